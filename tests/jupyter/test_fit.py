@@ -71,6 +71,16 @@ def test_advice(notebook):
     assert answer["advice"]["current"]["largest"] is None
 
 
+def test_without_data(notebook):
+    result = notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 step(batch)")
+    assert result.text.startswith("step(batch): batch 1 to 64, GPU with 24 GiB, 23.3 GiB for PyTorch, estimated\n")
+    assert "64: 138.0 MiB (predicted 138.0 MiB)" in result.text
+    assert "at 64        by phase: forward pass 138.0 MiB" in result.text
+    assert notebook.shell.user_ns["calls"] == []
+    reason = str(notebook.run("%gpumem fit --dry batch=1..64 torch.ones(batch).sum().item()").text)
+    assert "needs the value of a tensor, such as by item()" in reason
+
+
 def test_exceptions_restore_the_names(notebook):
     result = notebook.run("%gpumem fit batch=1..64 step(batch, fail=4)")
     assert isinstance(result.error, KeyboardInterrupt)

@@ -13,13 +13,13 @@ from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.model import Trial
 from ipygpumem.features.fit.advice.trials import run_trials
 from ipygpumem.features.fit.axes import Axis
+from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Combination, Fit
 from ipygpumem.features.fit.probes import FitError, StepRunner
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
-from ipygpumem.features.fit.update import Updates
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.cell_source_code import notebook_sources
 from ipygpumem.measurement.runtime import current
@@ -37,6 +37,8 @@ def fit(
     on: int | str | None = None,
     most: float = 0.25,
     try_changes: bool = False,
+    dry: bool = False,
+    device: int | str | None = None,
 ) -> Fit:
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
@@ -52,13 +54,20 @@ def fit(
         on: Memory of another GPU, such as ``"24 GiB"``, on which to find the sizes that fit; by default, this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
         try_changes: Whether to run the step also with activation checkpointing, to check predictions of changes.
+        dry: Whether to run the step without data and to estimate its memory usage, for which no GPU is required.
+        device: With ``dry``, the memory of the GPU, such as ``"80 GiB"``, or the name of a GPU in this machine.
 
     Raises:
         OptionError: An argument is invalid, or the step uses no GPU memory.
         RecordingError: There is no GPU.
     """
     __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-    return fit_step(function_step(step, sizes), margin=margin, on=on, most=most, try_changes=try_changes)
+    if device is not None and (on is not None or not dry):
+        raise OptionError(f"device={device!r} requires dry=True, and cannot be combined with on")
+    if dry and try_changes:
+        raise OptionError("try_changes requires runs on a GPU, and cannot be combined with dry")
+    code = function_step(step, sizes)
+    return fit_step(code, margin=margin, on=device or on, most=most, try_changes=try_changes, dry=dry)
 
 
 def fit_step(
@@ -68,6 +77,7 @@ def fit_step(
     on: int | str | None = None,
     most: float = 0.25,
     try_changes: bool = False,
+    dry: bool = False,
 ) -> Fit:
     """Predict the memory usage of a step as `fit` does."""
     __tracebackhide__ = True
@@ -77,8 +87,9 @@ def fit_step(
         raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
     code = replace(code, sources=sources, numbers=_execution_counts(sources))
-    runner, ranks = StepRunner(current(), code), RankCommunicator()
-    search = Search(code, runner, ranks, on, most)
+    runner: StepRunner | DryRunner = DryRunner(code, on) if dry else StepRunner(current(), code)
+    ranks = RankCommunicator()
+    search = Search(code, runner, ranks, on, 1.0 if dry else most)
     try:
         runner.start()
         ranks.join()
@@ -88,7 +99,7 @@ def fit_step(
     advisor, trials = None, []
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
-            with Updates(runner.torch, search.allows_update) as updates, AllowedInterrupts():
+            with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
                 refusal_text = search.run(saved.objects, updates)
                 if search.scaled is not None and search.capacity is not None:
                     facts = search.observations.facts(search.scaled, updates)
@@ -96,17 +107,16 @@ def fit_step(
                     trials = [*run_trials(search, runner, advisor)] if try_changes else []
         finally:
             search.files.__exit__()
-            search.notes += [*search.files.notes(), *saved.restore()]
-            runner.close()
+            search.notes += [*search.files.notes(), *saved.restore(), *runner.close()]
     try:
         return _result(search, margin, refusal_text, advisor, trials)
     except FitError as refusal:  # another rank has failed
         return _result(search, margin, str(refusal))
 
 
-def _saved_state(runner: StepRunner, code: StepCode) -> SavedState:
+def _saved_state(runner: StepRunner | DryRunner, code: StepCode) -> SavedState:
     try:
-        return SavedState(runner.torch, code.roots, code.namespaces)
+        return SavedState(runner.torch, code.roots, code.namespaces, contents=not runner.keeps_contents)
     except IpyGpuMemError as error:
         raise FitError(str(error)) from None
     except Exception as error:
@@ -125,7 +135,7 @@ def _result(
     search: Search, margin: float, refusal: str, advisor: Advisor | None = None, trials: Sequence[Trial] = ()
 ) -> Fit:
     axes, scaled, capacity = search.code.axes, search.scaled, search.capacity
-    device = current().monitor.devices.get(search.index)
+    device, label = search.runner.describe(search.index, search.on)
     values: dict[str, Any] = {}
     if not refusal and scaled is not None and capacity is not None:
         if len(axes) == 1:
@@ -135,12 +145,12 @@ def _result(
             values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))
         values["_scaled"] = scaled
         values |= {"_advisor": advisor, "trials": tuple(trials)}
-    label = "" if device is None else device.label
     return Fit(
         step=search.code.text,
         axes=axes,
-        device=f"cuda:{search.index}",
-        label=label if search.on is None else f"{label}, for a GPU with {search.on}",
+        device=device,
+        label=label,
+        estimated=isinstance(search.runner, DryRunner),
         capacity=capacity,
         margin=margin,
         probes=tuple(search.probes),

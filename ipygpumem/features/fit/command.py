@@ -22,7 +22,10 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
     notebook.claim_cell()
     tries = vars(arguments)["try"]
-    result = fit_step(code, margin=arguments.margin, on=arguments.on, most=arguments.most, try_changes=tries)
+    if tries and arguments.dry:
+        raise OptionError("--try requires runs on a GPU, and cannot be combined with --dry")
+    options = {"margin": arguments.margin, "on": arguments.on, "most": arguments.most}
+    result = fit_step(code, **options, try_changes=tries, dry=arguments.dry)
     advises = arguments.advise or tries or not result.fits
     advice = result.advice() if advises and not result.refusal else None
 
@@ -74,6 +77,9 @@ FIT = Command(
             "share of the free memory that a run may use, up to 50% (default: 25%)",
             default=0.25,
             type=_share,
+        ),
+        Option(
+            ("--dry",), None, "estimate without running the step on the GPU, also for a GPU that is not in this machine"
         ),
         Option(("--advise",), None, "show changes of the program that reduce the memory usage of the step"),
         Option(("--try",), None, "also run the step with activation checkpointing, to check the predicted changes"),

@@ -82,6 +82,7 @@ class Fit(PlainData, TableRepr):
         trials: Runs with changes.
         refusal: Reason why nothing is predicted; empty if there is none.
         notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
+        estimated: Whether the step was run without data, so that all values are estimates.
     """
 
     step: str
@@ -99,6 +100,7 @@ class Fit(PlainData, TableRepr):
     trials: tuple[Trial, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()
+    estimated: bool = False
     _scaled: ScaledRecording | None = field(default=None, metadata={"key": None}, compare=False)
     _advisor: Advisor | None = field(default=None, metadata={"key": None}, compare=False)
 
@@ -129,9 +131,19 @@ class Fit(PlainData, TableRepr):
         """Return the highest reserved memory while the step runs at a size. Raises the same errors as `predict`."""
         return self._prediction(size).reserved
 
-    def breakdown(self, *size: int) -> tuple[Group, ...]:
-        """Return the memory at the peak by line of code, largest first. Raises the same errors as `predict`."""
-        return self._require_scaled().breakdown(size)
+    def breakdown(self, *size: int, by: str = "line") -> tuple[Group, ...]:
+        """Return the memory at the peak by line of code, largest first.
+
+        If the prediction is an estimate, ``by`` can also be ``"module"``, or ``"phase"`` for parameters, gradients, the
+        optimizer's state, and the tensors of the forward pass and the backward pass.
+
+        Raises:
+            OptionError: Nothing is predicted, or the size or ``by`` is invalid.
+        """
+        keys = {"line": "line", **({"module": "metadata", "phase": "context"} if self.estimated else {})}
+        if by not in keys:
+            raise OptionError(f"the breakdown by {by!r} is not available: choose from {', '.join(keys)}")
+        return self._require_scaled().breakdown(size, keys[by])
 
     def advice(self, *size: int) -> Advice:
         """Predict changes of the program that reduce the memory usage at a size.

@@ -19,6 +19,7 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
@@ -29,6 +30,9 @@ from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
+
+    from ipygpumem.features.fit.step_objects import StepObjects
 
 
 class FitError(Exception):
@@ -76,6 +80,9 @@ class RecordedStep:
 
 class StepRunner:
     """Runner of the step, which measures its memory usage. The attribute ``torch`` is the module torch."""
+
+    keeps_contents = False
+    """Whether runs leave the contents of existing tensors unchanged."""
 
     def __init__(self, runtime: Runtime, code: StepCode) -> None:
         problem = pytorch.problem(load=True)
@@ -151,8 +158,11 @@ class StepRunner:
             raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step")
         return Snapshot.load(recorder.snapshot)
 
-    def close(self) -> None:
-        """Exclude the runs from the peaks that PyTorch reports to the program, and finish an interrupted run."""
+    def close(self) -> list[str]:
+        """Exclude the runs from the peaks that PyTorch reports to the program, and finish an interrupted run.
+
+        Return sentences for the user.
+        """
         self._runtime.active_recording.close()
         if self._collects:
             gc.enable()
@@ -160,27 +170,56 @@ class StepRunner:
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)
+        return []
 
-    def capacity(self, index: int) -> Capacity:
-        """Return the memory of a device at this moment.
+    def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> Updates:
+        """Return the context manager that replaces the updates of optimizers. `Updates` describes ``allowed``."""
+        return Updates(self.torch, allowed)
 
-        Raises:
-            FitError: The free memory is unknown.
+    def describe(self, index: int, on: int | str | None) -> tuple[str, str]:
+        """Return the name of a device and its label, which contains the memory of another GPU if it is not None."""
+        device = self._runtime.monitor.devices.get(index)
+        label = "" if device is None else device.label
+        return f"cuda:{index}", label if on is None else f"{label}, for a GPU with {on}"
+
+    def devices(self) -> list[int]:
+        """Return the indices of the devices that this process uses."""
+        return pytorch.devices_in_use()
+
+    def current_device(self) -> int:
+        """Return the index of PyTorch's current device."""
+        return int(self.torch.cuda.current_device())
+
+    def available(self, index: int) -> Capacity:
+        """Return the memory of a device at this moment. Raises `FitError` if the free memory is unknown."""
+        return device_capacity(self._runtime, index)
+
+    def limit(self, index: int, total: int | str | None) -> int:
+        """Return the memory that PyTorch can use on a device.
+
+        If ``total`` is the memory of another GPU, as much memory is assumed to be used outside PyTorch as here.
         """
-        reading = self._runtime.reading().devices.get(f"cuda:{index}")
-        if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
-            raise FitError(f"the free memory of cuda:{index} is unknown")
-        limit = reading.reserved + reading.free
-        return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
-
-    def on_other_gpu(self, index: int, total: int | str) -> int:
-        """Return the memory for PyTorch on a GPU with ``total`` bytes, assuming the same memory outside PyTorch."""
+        if total is None:
+            return self.available(index).limit
         reading = self._runtime.reading().devices[f"cuda:{index}"]
         outside = (reading.outside or 0) if reading.process is not None else 0
         capacity = parse_size(total) - outside
         if capacity <= 0:
             raise OptionError(f"{total!r} is less than the {size_text(outside)} that this process uses outside PyTorch")
         return capacity
+
+
+def device_capacity(runtime: Runtime, index: int) -> Capacity:
+    """Return the memory of a device at this moment.
+
+    Raises:
+        FitError: The free memory is unknown.
+    """
+    reading = runtime.reading().devices.get(f"cuda:{index}")
+    if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
+        raise FitError(f"the free memory of cuda:{index} is unknown")
+    limit = reading.reserved + reading.free
+    return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 
 
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:

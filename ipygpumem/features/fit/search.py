@@ -13,6 +13,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
+from ipygpumem.features.fit.dry.runner import DryRunner, NoUpdates
 from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
@@ -24,7 +25,6 @@ from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState
-from ipygpumem.sources import pytorch
 
 _Request: TypeAlias = tuple[Size, Role, "int | None"]
 _Runs: TypeAlias = Generator[_Request, Any, None]
@@ -63,7 +63,7 @@ class Search:
     """
 
     def __init__(
-        self, code: StepCode, runner: StepRunner, ranks: RankCommunicator, on: int | str | None, most: float
+        self, code: StepCode, runner: StepRunner | DryRunner, ranks: RankCommunicator, on: int | str | None, most: float
     ) -> None:
         self.code = code
         self.on = on
@@ -75,7 +75,7 @@ class Search:
         self.files = WrittenFiles()
         self.ranks = ranks
         self.observations: StepObservations
-        self._runner, self._most = runner, most
+        self.runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
         self._leaves: collections.Counter[int] = collections.Counter()
@@ -84,10 +84,10 @@ class Search:
         """Return whether the memory of an update and of the optimizer state that it creates is within the limit."""
         return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
 
-    def run(self, objects: StepObjects, updates: Updates) -> str:
+    def run(self, objects: StepObjects, updates: Updates | NoUpdates) -> str:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-        self.observations = StepObservations(self._runner.torch, objects)
+        self.observations = StepObservations(self.runner.torch, objects)
         runs = self._runs(objects, updates)
         probe: Any = None
         try:
@@ -114,11 +114,11 @@ class Search:
             raise refusal or FitError(_OTHER_RANK)
         return request
 
-    def _runs(self, objects: StepObjects, updates: Updates) -> _Runs:
+    def _runs(self, objects: StepObjects, updates: Updates | NoUpdates) -> _Runs:
         """Yield the size, the role and the prediction of each run, and receive its results."""
         __tracebackhide__ = True
-        self._before = {index: self._runner.capacity(index) for index in pytorch.devices_in_use()}
-        self.index = int(self._runner.torch.cuda.current_device())
+        self._before = {index: self.runner.available(index) for index in self.runner.devices()}
+        self.index = self.runner.current_device()
         self._leaves.update(tensor.numel() * tensor.element_size() for tensor in objects.tensors if tensor.is_leaf)
         self._check_lower_bound(objects, updates)
         first = tuple(axis.first_run for axis in self.code.axes)
@@ -134,11 +134,11 @@ class Search:
         if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
             runs = f"two runs at the size {size_name(first)} differ by {size_text(difference)} at their peaks"
             raise FitError(f"{runs}: make the step allocate the same memory in each run")
-        self.capacity = self._read_capacity()
+        self.capacity = self.runner.limit(self.index, self.on)
         yield from self._checks(self._predict())
-        self.capacity = self._read_capacity()
+        self.capacity = self.runner.limit(self.index, self.on)
 
-    def _check_lower_bound(self, objects: StepObjects, updates: Updates) -> None:
+    def _check_lower_bound(self, objects: StepObjects, updates: Updates | NoUpdates) -> None:
         needed = dict.fromkeys(self._before, 0)
         for leaf in objects.tensors:
             if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed:
@@ -164,7 +164,7 @@ class Search:
         try:
             with self.files if warm_up else contextlib.nullcontext():
                 observer = None if warm_up else self.observations.observer()
-                recorded = self._runner.run(size, record=not warm_up, observer=observer)
+                recorded = self.runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:
             return refusal
         if warm_up:
@@ -197,11 +197,6 @@ class Search:
             if not candidate.reasons:
                 return candidate
         return result
-
-    def _read_capacity(self) -> int:
-        if self.on is not None:
-            return self._runner.on_other_gpu(self.index, self.on)
-        return self._runner.capacity(self.index).limit
 
     def _others(self, first: Size, second: Size) -> Sequence[Size]:
         """Return the sizes, other than the first, that determine the prediction."""

@@ -7,6 +7,7 @@ autograd graph that was built before the step remains valid. The contents of ten
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,12 +55,26 @@ class _Gradient:
 class SavedState:
     """The state of all objects that a step can change. Call `restore` once.
 
+    Args:
+        torch: The module torch.
+        roots: Objects at which the search for the state starts, by name.
+        namespaces: Global variables to save.
+        contents: Whether to save the contents of tensors. Otherwise, they must not be changed.
+
     Raises:
         OptionError: Host memory is insufficient for the contents of the tensors, or there are too many objects.
     """
 
-    def __init__(self, torch: Any, roots: Mapping[str, Any], namespaces: Iterable[dict[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        roots: Mapping[str, Any],
+        namespaces: Iterable[dict[str, Any]] = (),
+        *,
+        contents: bool = True,
+    ) -> None:
         self._torch = torch
+        self._saves_contents = contents
         self.objects = objects = StepObjects(torch, roots)
         for variables in namespaces:
             if not any(variables is known for known in objects.namespaces):
@@ -70,8 +85,9 @@ class SavedState:
                 for tensor in objects.tensors
                 if not tensor.is_meta
             ]
-            self._check_host_memory()
-            self._contents = list(self._saved_contents())
+            if contents:
+                self._check_host_memory()
+            self._contents = list(self._saved_contents()) if contents else []
             self._gradients = list(self._saved_gradients())
             self._random = random_state(torch, objects.generators)
         self._arrays = [(array, array.copy()) for array in objects.arrays if array.flags.writeable]
@@ -143,6 +159,9 @@ class SavedState:
             if gradient is None:
                 yield _Gradient(leaf, None, None, 0)
                 continue
+            if not self._saves_contents:
+                yield _Gradient(leaf, functools.partial(_identity, gradient), None, _version(gradient))
+                continue
             value = gradient.detach().to("cpu", copy=True)
             layout = (gradient.size(), gradient.stride()) if gradient.layout is self._torch.strided else ()
             yield _Gradient(leaf, weakref.ref(gradient), value, _version(gradient), layout, _nbytes(gradient))
@@ -165,8 +184,9 @@ class SavedState:
             else:
                 gradient = saved.value.to(device, copy=True)
         else:
-            _restore_size(gradient, saved.nbytes)
-            gradient.data.copy_(saved.value)
+            if saved.value is not None:
+                _restore_size(gradient, saved.nbytes)
+                gradient.data.copy_(saved.value)
             self._set_version(gradient, saved.version)
         saved.leaf.grad = gradient
 
@@ -178,6 +198,10 @@ class SavedState:
             set_version((tensor,), (version,))
         except TypeError:  # before PyTorch 2.5
             attempt(lambda: set_version(tensor, version))
+
+
+def _identity(value: Any) -> Any:
+    return value
 
 
 def _without_modes(torch: Any) -> Any:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.scaling.results import PredictionPiece
 
 _MAX_PIECES = 4
+_MAX_GROUPS = 6
+_MIN_SHARE = 0.01
+"""Share of the memory below which a group is not shown."""
 
 
 def fit_tables(fit: Fit) -> list[Table]:
@@ -24,6 +27,8 @@ def fit_tables(fit: Fit) -> list[Table]:
     title = f"{fit.step}: {', '.join(axis.text for axis in fit.axes)}, {device}"
     if fit.capacity is not None:
         title += f", {size(fit.capacity)} for PyTorch"
+    if fit.estimated:
+        title += ", estimated"
     rows = [TableRow(label, (), 1, note=text) for label, text in _lines(fit)]
     tables = [Table(title, (), tuple(rows), fit.notes)]
     if fit.combinations:
@@ -35,7 +40,7 @@ def fit_tables(fit: Fit) -> list[Table]:
 
 def _lines(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.probes:
-        yield "measured", "   ".join(map(_probe, fit.probes))
+        yield "computed" if fit.estimated else "measured", "   ".join(map(_probe, fit.probes))
     if fit.refusal:
         yield "not predicted", fit.refusal
         return
@@ -48,6 +53,13 @@ def _lines(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "", f"{fit.after_release:,} fits if PyTorch first frees its cache, which is slow"
     if fit.recommended is not None:
         yield "recommended", f"{_size(fit, fit.recommended)}, which leaves {fit.margin:.0%} free{_verification(fit)}"
+    if fit.estimated:
+        value = fit.recommended or fit.largest or fit.axes[0].first
+        for by in ("phase", "module"):
+            groups = fit.breakdown(value, by=by)
+            least = _MIN_SHARE * sum(group.bytes for group in groups)
+            shown = [f"{group.label} {size(group.bytes)}" for group in groups[:_MAX_GROUPS] if group.bytes >= least]
+            yield f"at {value:,}" if by == "phase" else "", f"by {by}: {'   '.join(shown)}"
 
 
 def _combinations(fit: Fit) -> Table:
@@ -94,7 +106,8 @@ def _position(piece: PredictionPiece) -> str:
 
 def _size(fit: Fit, value: int | None) -> str:
     if value is None:
-        return f"none: {fit.axes[0].first:,} does not fit"
+        first = fit.axes[0].first
+        return f"none: {first:,} does not fit (reserved {size(fit.reserved(first))})"
     limit = ", the largest of these values" if value == fit.axes[0].last else ""
     return f"{value:,} (reserved {size(fit.reserved(value))}){limit}"
 
@@ -102,6 +115,8 @@ def _size(fit: Fit, value: int | None) -> str:
 def _verification(fit: Fit) -> str:
     for probe in fit.probes:
         if probe.role == "verification" and probe.predicted is not None:
+            if fit.estimated:
+                continue
             measured = f"measured {size(probe.allocated)}, predicted {size(probe.predicted)}"
             return f"; verified at {size_name(probe.size)}: {measured}"
     return ""

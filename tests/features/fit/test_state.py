@@ -47,6 +47,7 @@ class Training:
         self.generator = torch.Generator().manual_seed(3)
         self.numbers = np.random.default_rng(4)
         self.counts = np.zeros(3)
+        self.reads_values = True
         self.steps = 0
         self.last = None
         self.history = []
@@ -66,7 +67,7 @@ class Training:
         self.counts += 1
         self.steps += 1
         self.last = loss.detach()
-        self.history.append(loss.item())
+        self.history.append(loss.item() if self.reads_values else None)
 
     def digest(self):
         """Return everything as bytes."""
@@ -99,18 +100,20 @@ def _plain(value):
     return value
 
 
+@pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_state_is_the_same(allocations, steps):
+def test_state_is_the_same(allocations, steps, dry):
     training = Training()
     for _ in range(steps):
         training.step(4)
+    training.reads_values = not dry
     before, states = training.digest(), dict(training.optimizer.state)
     parameters = [*training.model.parameters(), *training.model.buffers()]
     versions = [parameter._version for parameter in parameters]
     gradients = [parameter.grad for parameter in training.model.parameters()]
     graph = training.model[4](torch.ones(1, 32)).sum()
     peak, allocated = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-    result = ipygpumem.fit(training.step, SIZES)
+    result = ipygpumem.fit(training.step, SIZES, dry=dry, device="2 GiB" if dry else None)
     gc.collect()
     assert not result.refusal
     assert torch.cuda.max_memory_allocated() == peak
@@ -120,6 +123,7 @@ def test_state_is_the_same(allocations, steps):
     assert all(old is parameter.grad for old, parameter in zip(gradients, training.model.parameters(), strict=True))
     assert dict(training.optimizer.state) == states or not steps
     assert len(training.optimizer.state) == len(states)
+    assert training.reads_values is not dry
     graph.backward()  # a graph that was built before is still valid
 
 

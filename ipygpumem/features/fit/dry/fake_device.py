@@ -1,0 +1,218 @@
+"""Run code on tensors without data, and log the memory that it would use on a GPU.
+
+Tensors that exist before are not replaced: each operation receives a copy without data, so that nothing is written to
+them. If PyTorch finds no GPU, tensors in host memory count as if they were on the GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.units import KIB, MIB
+from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels, rnn_kernels
+from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
+from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog
+from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ipygpumem.features.fit.step_objects import StepObjects
+
+PARAMETERS, BUFFERS, GRADIENTS = "parameters", "buffers", "gradients"
+OPTIMIZER_STATE, OTHER, LIBRARIES = "optimizer state", "other tensors", "library workspaces"
+FORWARD, BACKWARD, UPDATE = "forward pass", "backward pass", "optimizer update"
+_MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "addbmm")
+_WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
+"""Size of a cuBLAS workspace on GPUs from Hopper on, and on older ones. Each thread has its own."""
+_LT_WORKSPACE = MIB
+
+
+class FakeDevice:
+    """A device on which code runs without data.
+
+    Args:
+        torch: The module torch.
+        objects: The objects that the code can reach.
+        hopper: Whether the device is a Hopper GPU or a later one.
+
+    Attributes:
+        native: Whether tensors are on a real GPU. Otherwise, tensors in host memory are counted.
+    """
+
+    def __init__(self, torch: Any, objects: StepObjects, *, hopper: bool) -> None:
+        self._torch = torch
+        self._objects = objects
+        self._fake: Any = import_module("torch._subclasses.fake_tensor")
+        self.log = StorageLog()
+        self._stacks = CallStacks()
+        self._names = ModuleNames(instance for instance in objects.instances if isinstance(instance, torch.nn.Module))
+        self.native = any(tensor.is_cuda for tensor in objects.tensors)
+        self._workspace = _WORKSPACES[hopper]
+        self._mode = self._fake.FakeTensorMode(allow_non_fake_inputs=True)
+        self._copies: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
+        self._known = {id(tensor) for tensor in objects.tensors}
+        self._gradients: list[tuple[Any, Any]] = []
+        self._workspaces: set[str] = set()
+        self._in_backward = False
+        self._modules_by_node: dict[int, str] = {}
+        self._tree: Any = import_module("torch.utils._pytree")
+        self._dispatch: Any = import_module("torch.utils._python_dispatch")
+        self._aten = torch.ops.aten
+        self._products = {getattr(self._aten, name).default for name in _MATRIX_PRODUCTS if hasattr(self._aten, name)}
+        self._lifts = {self._aten.lift_fresh.default, self._aten.lift_fresh_copy.default}
+        self._kernels: dict[Any, Callable[..., Any]] = rnn_kernels(torch)
+        self._add_model()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the code in the block without data."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
+            stack.enter_context(self._mode)
+            if not self.native:
+                stack.enter_context(cuda_kernels(self._torch, self._copy))
+            stack.enter_context(self._dispatch_mode())
+            yield
+
+    def _add_model(self) -> None:
+        """Add the parameters and buffers of modules and the state of optimizers."""
+        torch = self._torch
+        with self._mode:
+            for tensor in self._objects.tensors:
+                if self._names.is_owned(tensor):
+                    self._copy(tensor)
+            for optimizer in self._objects.optimizers:
+                for values in optimizer.state.values():
+                    for value in values.values() if isinstance(values, dict) else ():
+                        if torch.is_tensor(value):
+                            self._copy(value)
+
+    def label_tensors(self) -> None:
+        """Label the storages of gradients and of the optimizers' states."""
+        torch = self._torch
+        for optimizer in self._objects.optimizers:
+            for parameter, values in optimizer.state.items():
+                for value in values.values() if isinstance(values, dict) else ():
+                    if torch.is_tensor(value):
+                        self._label(value, OPTIMIZER_STATE, self._names.owner(parameter))
+        for leaf in self._objects.tensors:
+            if leaf.is_leaf and leaf.grad is not None:
+                self._label(leaf.grad, GRADIENTS, self._names.owner(leaf))
+
+    def close(self) -> None:
+        """Restore the gradients of tensors that the search for the state of the step did not find."""
+        for tensor, gradient in self._gradients:
+            if isinstance(tensor.grad, self._fake.FakeTensor):
+                tensor.grad = gradient
+        self._gradients.clear()
+
+    def remaining(self) -> int:
+        """Return the number of storages that still exist, other than those of tensors that existed before."""
+        copies = [copy for copy in self._copies.values() if isinstance(copy, self._fake.FakeTensor)]
+        return self.log.remaining(copy.untyped_storage() for copy in copies)
+
+    def _label(self, tensor: Any, context: str, module: str) -> None:
+        tensor = self._copies.get(tensor, tensor)
+        if isinstance(tensor, self._fake.FakeTensor):
+            allocation = self.log.get(tensor.untyped_storage())
+            if allocation is not None:
+                allocation.context, allocation.metadata = context, module
+
+    def _counts(self, tensor: Any) -> bool:
+        """Return whether a tensor without data uses memory of the device."""
+        if self.native:
+            return bool(tensor.device.type == "cuda")
+        return tensor.constant is None  # a scalar whose value is known, such as the number of steps, is on the host
+
+    def _copy(self, tensor: Any) -> Any:
+        """Return the copy without data of a tensor that exists before."""
+        torch = self._torch
+        if not isinstance(tensor, torch.Tensor) or isinstance(tensor, self._fake.FakeTensor):
+            return tensor
+        copy = self._copies.get(tensor)
+        if copy is None:
+            if tensor.device.type == "cpu" and tensor.numel() == 1:
+                with self._dispatch._disable_current_modes():
+                    value = tensor.detach().clone()
+                copy = self._mode.fake_tensor_converter.from_real_tensor(self._mode, value, make_constant=True)
+            elif tensor.is_meta:  # a model that was built without data
+                copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            else:
+                copy = self._mode.from_tensor(tensor)
+            self._copies[tensor] = copy
+            if id(tensor) not in self._known and tensor.is_leaf:
+                self._gradients.append((tensor, tensor.grad))
+            if isinstance(copy, self._fake.FakeTensor) and self._counts(copy):
+                storage = copy.untyped_storage()
+                if self.log.get(storage) is None:
+                    context = PARAMETERS if isinstance(tensor, torch.nn.Parameter) else OTHER
+                    if context == OTHER and self._names.is_owned(tensor):
+                        context = BUFFERS
+                    allocation = SimulatedAllocation(storage.nbytes(), [], context, self._names.owner(tensor))
+                    self.log.add(storage, allocation, older=id(tensor) in self._known)
+        return copy
+
+    def _dispatch_mode(self) -> Any:
+        device = self
+
+        base: Any = self._dispatch.TorchDispatchMode
+
+        class Mode(base):  # type: ignore[misc]
+            def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return device._run(function, args, kwargs or {})
+
+        return Mode()
+
+    def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation, and log the storages of its results."""
+        if function not in self._lifts:
+            args, kwargs = self._tree.tree_map(self._copy, (args, kwargs))
+        backward = self._torch._C._current_graph_task_id() >= 0
+        if self._in_backward and not backward:
+            self.label_tensors()  # before the step deletes the gradients
+        self._in_backward = backward
+        try:
+            result = self._kernels.get(function, function)(*args, **kwargs)
+        except self._fake.DataDependentOutputException:
+            if function is not self._aten._local_scalar_dense.default or not self._stacks.in_grad_scaler():
+                raise
+            return 0.0  # the gradients are finite
+        new = list(self._new_storages(result))
+        if new or function in self._products:
+            self._log(new, is_product=function in self._products)
+        return result
+
+    def _new_storages(self, result: Any) -> Iterator[Any]:
+        for leaf in self._tree.tree_leaves(result):
+            if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf):
+                storage = leaf.untyped_storage()
+                if storage.nbytes() and self.log.get(storage) is None:
+                    yield storage
+
+    def _log(self, storages: list[Any], *, is_product: bool) -> None:
+        frames, module, optimizer = self._stacks.capture()
+        phase, name = (UPDATE, "(optimizer)") if optimizer else self._phase_and_module(module)
+        for storage in {storage._cdata: storage for storage in storages}.values():
+            self.log.add(storage, SimulatedAllocation(storage.nbytes(), frames, phase, name))
+        if is_product and phase not in self._workspaces:
+            self._workspaces.add(phase)
+            sizes = [self._workspace] if len(self._workspaces) > 1 else [self._workspace, _LT_WORKSPACE]
+            for size in sizes:
+                self.log.add_permanent(SimulatedAllocation(size, frames, LIBRARIES, "(cuBLAS)"))
+
+    def _phase_and_module(self, module: Any) -> tuple[str, str]:
+        """Return the phase of the step and the label of the module whose operation is running."""
+        torch, backward = self._torch, self._in_backward
+        if module is not None:
+            name = self._names.of(module)
+        elif backward:
+            node = torch._C._current_autograd_node()
+            name = self._modules_by_node.get(-1 if node is None else node._sequence_nr(), OUTSIDE)
+        else:
+            name = OUTSIDE
+        if not backward:
+            self._modules_by_node[torch._C._autograd._get_sequence_nr() - 1] = name
+        return BACKWARD if backward else FORWARD, name

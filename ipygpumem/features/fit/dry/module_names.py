@@ -1,0 +1,53 @@
+"""Names of the modules to which allocations belong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+OUTSIDE = "(outside all modules)"
+
+
+class ModuleNames:
+    """Names of the modules of a step, and of the modules that own tensors. ``modules`` contains all modules."""
+
+    def __init__(self, modules: Iterable[Any]) -> None:
+        modules = list(modules)
+        inner = {id(child) for module in modules for child in module.children()}
+        roots = [module for module in modules if id(module) not in inner]
+        self._names: dict[int, str] = {}
+        self._owners: dict[int, str] = {}
+        for root in roots:
+            for name, module in root.named_modules():
+                label = _label(root, name)
+                prefixed = len(roots) > 1 and name
+                self._names.setdefault(id(module), f"{type(root).__name__}.{label}" if prefixed else label)
+        for module in modules:
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    self._owners.setdefault(id(tensor), self.of(module))
+
+    def of(self, module: Any) -> str:
+        """Return the label of a module."""
+        if module is None:
+            return OUTSIDE
+        return self._names.get(id(module)) or type(module).__name__
+
+    def owner(self, tensor: Any) -> str:
+        """Return the label of the module that owns a parameter or a buffer."""
+        return self._owners.get(id(tensor), OUTSIDE)
+
+    def is_owned(self, tensor: Any) -> bool:
+        """Return whether a tensor is a parameter or a buffer."""
+        return id(tensor) in self._owners
+
+
+def _label(root: Any, name: str) -> str:
+    """Return a label that is the same for blocks that repeat, such as ``blocks.*.mlp`` for ``blocks.0.mlp``."""
+    parts, parent = [], root
+    for part in filter(None, name.split(".")):
+        kinds = {type(child) for child in parent.children()}
+        parts.append("*" if part.isdecimal() and len(kinds) == 1 else part)
+        parent = parent.get_submodule(part)
+    label = ".".join(parts) or type(root).__name__
+    return f"{label} ({type(parent).__name__})" if label[-1].isdecimal() or label[-1] == "*" else label

@@ -1,0 +1,232 @@
+"""Runs of a step without data, from which its memory usage is computed."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.introspection import gc_paused, is_library_file
+from ipygpumem.core.reading import Counters
+from ipygpumem.core.units import GIB, MIB, many, parse_size
+from ipygpumem.features.fit.axes import Size
+from ipygpumem.features.fit.dry.fake_device import FakeDevice
+from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
+from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.features.holders.reference_graph import naming_functions
+from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
+from ipygpumem.snapshot.scaling.step import StepRecording
+
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.advice.observer import StepObserver
+    from ipygpumem.features.fit.step_objects import StepObjects
+
+_OUTSIDE = 690 * MIB
+"""Assumed memory outside PyTorch, for the CUDA context and kernels: the value measured on an NVIDIA H200."""
+_UNLIMITED = 1 << 60
+_HOPPER = 9
+_HOPPER_MEMORY = 79 * GIB
+"""Memory from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
+_NEEDS_DATA = {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensorException"}
+_OPERATIONS = {
+    "aten._local_scalar_dense.default": "the value of a tensor, such as by item(), float() or a condition",
+    "aten.nonzero.default": "the positions of nonzero values, such as by nonzero() or a boolean index",
+}
+_DATA_ERROR = re.compile(r"FakeTensor|fake tensor|data pointer|tensor subclasses|doesn't have storage", re.IGNORECASE)
+_NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
+
+
+class DryStep:
+    """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
+
+    observer = recorder = None
+
+    def __init__(self, recording: SimulatedRecording) -> None:
+        peak = recording.allocated
+        self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
+        self._recording = recording
+
+    def step(self, _: int) -> StepRecording:
+        """Return the allocations of the step."""
+        return self._recording.step
+
+
+class DryRunner:
+    """Runner of the step without data, with the methods of `StepRunner`.
+
+    Args:
+        code: The step.
+        device: Memory of a GPU, such as ``"80 GiB"``, or the name of a GPU in this machine; None for the current GPU.
+    """
+
+    keeps_contents = True
+
+    def __init__(self, code: StepCode, device: int | str | None) -> None:
+        try:
+            self.torch: Any = import_module("torch")
+        except ImportError as error:
+            raise OptionError(f"a step can only be computed with PyTorch, which cannot be imported: {error}") from None
+        self._code = code
+        self._total: int | None = None
+        self._index = 0
+        self._device: FakeDevice | None = None
+        available = self.torch.cuda.is_available()
+        name = str(device) if device is not None else "cuda" if available else ""
+        if not name:
+            raise OptionError("this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'")
+        match = re.fullmatch(r"cuda(?::(\d+))?", name)
+        if match is None:
+            self._total = parse_size(name)
+            if self._total <= _OUTSIDE:
+                raise OptionError(f"{name!r} is less than the memory that CUDA itself uses")
+            self._name, self._label = "GPU", f"with {name}"
+        elif not available:
+            raise OptionError(f"this machine has no GPU {name!r}: pass the memory of the GPU, such as --on '24 GiB'")
+        else:
+            self._index = int(match[1] or self.torch.cuda.current_device())
+            if self._index >= self.torch.cuda.device_count():
+                raise OptionError(f"this machine has no GPU {name!r}")
+            self._name, self._label = f"cuda:{self._index}", self.torch.cuda.get_device_name(self._index)
+
+    def start(self) -> None:
+        """Do nothing, because runs need no device."""
+
+    def updates(self, objects: StepObjects, _: Any) -> Any:
+        """Prepare runs of a step with these objects. Gradients are deleted, because the first run creates them."""
+        torch = self.torch
+        if self._total is None:
+            hopper = torch.cuda.get_device_capability(self._index)[0] >= _HOPPER
+        else:
+            hopper = self._total >= _HOPPER_MEMORY
+        for tensor in objects.tensors:
+            if tensor.is_leaf and tensor.grad is not None:
+                tensor.grad = None
+        self._device = FakeDevice(torch, objects, hopper=hopper)
+        return contextlib.nullcontext(NoUpdates())
+
+    def describe(self, _: int, __: int | str | None) -> tuple[str, str]:
+        """Return the name of the device and its label, as for `Fit`."""
+        return self._name, self._label
+
+    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> DryStep:  # noqa: ARG002
+        """Run the step once. All runs are recorded.
+
+        Raises:
+            FitError: The step needs data.
+            OptionError: The step returned a generator or coroutine, whose code has not run.
+        """
+        __tracebackhide__ = True
+        if self._device is None:
+            raise ValueError("updates has not been called")
+        log = self._device.log
+        log.start()
+        try:
+            with gc_paused(), self._without_compilation(), self._device.running():
+                check_result(self._code.text, self._code.run(size))
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            raise FitError(reason) from None
+        finally:
+            gc.collect(1)
+        self._device.label_tensors()
+        return DryStep(
+            SimulatedRecording(
+                log.before,
+                log.requests,
+                settings=_allocator_settings(),
+                sources=self._code.sources,
+                numbers=self._code.numbers,
+            )
+        )
+
+    def _without_compilation(self) -> Any:
+        """Return a context manager that runs compiled functions without compiling them."""
+        set_stance = getattr(self.torch.compiler, "set_stance", None)  # PyTorch 2.6
+        if set_stance is None or "torch._dynamo" not in sys.modules:
+            return contextlib.nullcontext()
+        return set_stance("force_eager")
+
+    def devices(self) -> list[int]:
+        """Return the index of the only device."""
+        return [0]
+
+    def current_device(self) -> int:
+        """Return the index of the only device."""
+        return 0
+
+    def available(self, _: int) -> Capacity:
+        """Return unlimited memory, because a run without data uses none."""
+        return Capacity(_UNLIMITED, 0)
+
+    def limit(self, _: int, __: int | str | None) -> int:
+        """Return the memory that PyTorch can use on the device, including that of the step's tensors."""
+        if self._total is not None:
+            return self._total - _OUTSIDE
+        capacity = device_capacity(current(), self._index)
+        device = self._device
+        existing = 0 if device is None or not device.native else sum(item.size for item in device.log.before)
+        return capacity.limit - max(capacity.allocated - existing, 0)
+
+    def close(self) -> list[str]:
+        """Delete the tensors without data. Return a sentence if objects that were not restored still refer to some."""
+        if self._device is not None:
+            self._device.close()
+        gc.collect()
+        count = 0 if self._device is None else self._device.remaining()
+        self._device = None
+        if not count:
+            return []
+        return [f"Objects that are not part of the step's state refer to {many(count, 'tensor')} without data."]
+
+
+def _reason(error: Exception) -> str | None:
+    """Return the reason why a step cannot run without data; None if the error is that of the step."""
+    kind, text = type(error).__name__, first_line(error)
+    stack = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).parents[3])
+    place = [frame for frame in stack if not is_library_file(frame.filename) and not frame.filename.startswith(own)]
+    line = ""
+    if place:
+        frame = place[-1]
+        source = "" if frame.line is None else f" ({frame.line})"
+        line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
+    if kind in _NEEDS_DATA:
+        operation = str(getattr(error, "func", text))
+        needed = _OPERATIONS.get(operation, f"values of tensors, for {operation}")
+        return f"{line}needs {needed}: remove it from the step, or run without dry"
+    if _DATA_ERROR.search(text):
+        return f"{line}needs the data of a tensor ({text}): remove it from the step, or run without dry"
+    if _NO_GPU.search(text):
+        return f"{line}needs a GPU ({text}): remove it from the step"
+    return None
+
+
+def _allocator_settings() -> str:
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return "" if "expandable" in settings else settings
+
+
+class NoUpdates:
+    """Stands for `Updates` if the updates of optimizers are run as they are."""
+
+    skipped = False
+
+    def __init__(self) -> None:
+        self.run: set[str] = set()
+
+    def prepare(self, _: Any) -> None:
+        """Do nothing."""
+
+    def states(self) -> dict[int, list[Any]]:
+        """Return an empty dict."""
+        return {}

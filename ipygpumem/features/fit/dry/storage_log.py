@@ -1,0 +1,111 @@
+"""The storages of tensors without data: when each is created and deleted, and by which code."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
+
+_PACKAGE = str(Path(__file__).parents[2])
+_MAX_FRAMES = 200
+_GRAD_SCALER = str(Path("torch", "amp", "grad_scaler.py"))
+_OPTIMIZERS = str(Path("torch", "optim"))
+
+
+class StorageLog:
+    """The storages of tensors without data.
+
+    Attributes:
+        before: Allocations that existed at the last call of `start`.
+        requests: Allocations and frees since then. The second value is whether the allocation is freed.
+    """
+
+    def __init__(self) -> None:
+        self.before: list[SimulatedAllocation] = []
+        self.requests: list[tuple[SimulatedAllocation, bool]] = []
+        self._live: dict[int, tuple[SimulatedAllocation, Any]] = {}
+        self._permanent: list[SimulatedAllocation] = []
+
+    def start(self) -> None:
+        """Start a new sequence of requests."""
+        self.before = [*self._permanent, *(allocation for allocation, _ in self._live.values())]
+        self.requests = []
+
+    def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
+        """Add a storage. If ``older`` is true, it existed before the first request."""
+        key = storage._cdata
+
+        def freed(_: Any) -> None:
+            self._live.pop(key, None)
+            self.requests.append((allocation, True))
+
+        self._live[key] = allocation, weakref.ref(storage, freed)
+        if older:
+            self.before.append(allocation)
+        else:
+            self.requests.append((allocation, False))
+
+    def add_permanent(self, allocation: SimulatedAllocation) -> None:
+        """Add an allocation that is never freed, such as the workspace of a library."""
+        self._permanent.append(allocation)
+        self.requests.append((allocation, False))
+
+    def add_temporary(self, allocation: SimulatedAllocation) -> None:
+        """Add an allocation that is freed at once."""
+        self.requests += [(allocation, False), (allocation, True)]
+
+    def get(self, storage: Any) -> SimulatedAllocation | None:
+        """Return the allocation of a storage, or None if the storage has not been added."""
+        entry = self._live.get(storage._cdata)
+        return None if entry is None else entry[0]
+
+    def remaining(self, known: Iterable[Any]) -> int:
+        """Return the number of storages that still exist and do not belong to ``known`` storages."""
+        keys = {storage._cdata for storage in known}
+        return sum(key not in keys for key in self._live)
+
+
+class CallStacks:
+    """Call stacks in the format of PyTorch's snapshots. Equal stacks are the same list."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
+        self._stacks: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+
+    @staticmethod
+    def in_grad_scaler() -> bool:
+        """Return whether a `GradScaler` checks for infinite gradients."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == "_maybe_opt_step" and code.co_filename.endswith(_GRAD_SCALER):
+                return True
+            frame = frame.f_back
+        return False
+
+    def capture(self) -> tuple[list[dict[str, Any]], Any, bool]:
+        """Return the stack of the caller without frames of this package, and the innermost module in ``forward``.
+
+        The third value is whether an optimizer's update is running.
+        """
+        frames: list[dict[str, Any]] = []
+        module, optimizer = None, False
+        frame: Any = sys._getframe(1)
+        while frame is not None and len(frames) < _MAX_FRAMES:
+            code = frame.f_code
+            if not code.co_filename.startswith(_PACKAGE):
+                key = code, frame.f_lineno
+                entry = self._frames.get(key)
+                if entry is None:
+                    entry = {"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}
+                    self._frames[key] = entry
+                frames.append(entry)
+                optimizer |= code.co_name == "step" and _OPTIMIZERS in code.co_filename
+                if module is None and code.co_name == "_call_impl":
+                    module = frame.f_locals.get("self")
+            frame = frame.f_back
+        return self._stacks.setdefault(tuple(map(id, frames)), frames), module, optimizer

@@ -1,0 +1,263 @@
+"""Estimates of steps that are run without data."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import ipygpumem
+from ipygpumem import OptionError
+
+MIB = 1 << 20
+WORKSPACES = 2 * 8320 * 1024 + MIB
+"""cuBLAS workspaces of the forward pass and the backward pass on a small GPU."""
+
+
+def dry(step, sizes=range(1, 65), device="24 GiB", **options):
+    return ipygpumem.fit(step, sizes, dry=True, device=device, **options)
+
+
+class Perceptron:
+    def __init__(self, optimizer=torch.optim.SGD, **options):
+        self.model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+        self.optimizer = optimizer(self.model.parameters(), lr=0.1, **options)
+
+    def step(self, batch):
+        x = torch.randn(batch, 64)
+        loss = functional.mse_loss(self.model(x), x)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+class Convolutions(Perceptron):
+    def __init__(self):
+        layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2)
+        self.model = nn.Sequential(*layers, nn.ConvTranspose2d(8, 3, 2, 2))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), foreach=True)
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        self.model(torch.randn(batch, 3, 16, 16)).square().mean().backward()
+        self.optimizer.step()
+
+
+class Checkpointed(Perceptron):
+    def step(self, batch):
+        x = torch.randn(batch, 64)
+        for _ in range(3):
+            x = checkpoint(self.model, x, use_reentrant=False)
+        x.sum().backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("training", "workspaces"),
+    [
+        (lambda: Perceptron(momentum=0.9, foreach=True), WORKSPACES),
+        (lambda: Perceptron(torch.optim.AdamW, foreach=True), WORKSPACES),
+        (Convolutions, 0),
+        (lambda: Checkpointed(foreach=True), WORKSPACES),
+    ],
+)
+def test_same_memory_as_in_a_run(allocations, training, workspaces):
+    """The estimate is the memory that the step uses, plus the workspaces of libraries for a GPU."""
+    step = training().step
+    result = dry(step)
+    assert not result.refusal
+    assert result.estimated
+    assert result.error < 1e-4
+    for _ in range(2):
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        step(50)
+    scalars = 32 * 512  # scalars, such as the number of steps of a parameter, are in host memory
+    assert -scalars <= result.predict(50) - workspaces - torch.cuda.max_memory_allocated() <= 0
+
+
+def saved(step, batch=64):
+    """Return the bytes of the tensors that exist at the peak and were allocated in the forward pass."""
+    result = dry(step)
+    assert not result.refusal
+    return next(group.bytes for group in result.breakdown(batch, by="phase") if group.label == "forward pass")
+
+
+def test_kernels_of_a_gpu():
+    """Attention, dropout and recurrent networks save the tensors that their kernels for a GPU save."""
+    layer, x = nn.Linear(64, 64, bias=False), torch.ones(64, 64)
+
+    def dropout(batch):
+        functional.dropout(layer(torch.ones(batch * 256, 64)), 0.1).sum().backward()
+
+    # input, output of the layer, a mask of bool, and the result, whose sum has been computed
+    assert saved(dropout) == pytest.approx(64 * 256 * 64 * (4 + 4 + 1 + 4), rel=0.01)
+
+    def attention(batch):
+        q = layer(torch.ones(1, batch, 256, 64))
+        mask = torch.ones(256, 256, dtype=torch.bool).tril() if x is None else None
+        functional.scaled_dot_product_attention(q, q, q, mask, 0.1).sum().backward()
+
+    one = 64 * 256 * 64 * 4
+    assert saved(attention) < 6 * one, "the attention matrix of four times this size is not saved"
+    lstm = nn.LSTM(64, 64, num_layers=2, batch_first=True)
+
+    def recurrent(batch):
+        lstm(torch.ones(batch, 256, 64))[0].sum().backward()
+
+    assert 12 * one < saved(recurrent) < 20 * one
+    head = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True)
+
+    def module(batch):
+        y = torch.ones(batch, 256, 64)
+        head(y, y, y, need_weights=False)[0].sum().backward()
+
+    assert saved(module) < 12 * one
+
+
+def test_autocast():
+    """On a machine without a GPU, autocast for CUDA has the effect that it has on a GPU."""
+    first, norm = nn.Linear(64, 64, bias=False), nn.LayerNorm(64)
+
+    def step(batch):
+        with torch.autocast("cuda", torch.bfloat16):
+            x = first(torch.ones(batch * 256, 64, device="cuda"))
+            assert x.dtype == torch.bfloat16
+            x = norm(x)
+            assert x.dtype == torch.float32
+            assert first(x).softmax(-1).dtype == torch.float32
+            x = x.to("cuda").sum()
+        x.backward()
+
+    # input of the first layer, input and result of the norm, input and result of the layer, input and result of softmax
+    assert saved(step) == pytest.approx(64 * 256 * 64 * (2 + 4 + 4 + 2 + 2 + 4 + 4), rel=0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(first(torch.ones(2, 64))).dtype == torch.bfloat16, "the effect ends with the estimate"
+
+
+def test_breakdown():
+    training = Perceptron(torch.optim.AdamW)
+    result = dry(training.step)
+    phases = {group.label: group.bytes for group in result.breakdown(8, by="phase")}
+    weights = sum(parameter.nbytes for parameter in training.model.parameters())
+    assert phases["parameters"] == phases["gradients"] == phases["optimizer update"] == weights
+    assert phases["optimizer state"] == 2 * weights
+    assert phases["library workspaces"] == WORKSPACES
+    modules = {group.label: group.bytes for group in result.breakdown(8, by="module")}
+    assert modules["0 (Linear)"] >= 4 * (64 * 128 + 128) * 4
+    assert modules["(cuBLAS)"] == WORKSPACES
+    text = str(result)
+    assert "GPU with 24 GiB, 23.3 GiB for PyTorch, estimated\n  computed" in text
+    assert "by phase: library workspaces 17.2 MiB" in text
+    assert "by module: (cuBLAS) 17.2 MiB" in text
+    with pytest.raises(OptionError, match="the breakdown by 'color' is not available: choose from line, module, phase"):
+        result.breakdown(8, by="color")
+
+
+def test_larger_than_this_machine():
+    """Without data, a model can be larger than memory."""
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1 << 16, 1 << 16, bias=False) for _ in range(4)))
+
+    def step(batch):
+        model(torch.ones(batch, 1 << 16, device="meta")).sum().backward()
+
+    result = dry(step, device="80 GiB")
+    assert result.largest is None
+    assert "none: 1 does not fit (reserved 144.1 GiB)" in str(result)
+    assert dry(step, device="150 GiB").largest == 64
+
+
+def item(batch):
+    return torch.ones(batch).sum().item()
+
+
+def nonzero(batch):
+    return torch.ones(batch).nonzero()
+
+
+def boolean_index(batch):
+    x = torch.ones(batch)
+    return x[x > 0]
+
+
+def condition(batch):
+    return 1 if torch.ones(batch).sum() > 3 else 0
+
+
+def array(batch):
+    return torch.ones(batch).numpy()
+
+
+def synchronize(batch):
+    torch.ones(batch).sum()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (item, r"test_dry.py:\d+ item \(.*\) needs the value of a tensor, such as by item\(\)"),
+        (condition, r"test_dry.py:\d+ condition \(.*\) needs the value of a tensor"),
+        (nonzero, r"test_dry.py:\d+ nonzero \(.*\) needs the positions of nonzero values"),
+        (boolean_index, r"test_dry.py:\d+ boolean_index \(.*\) needs the positions of nonzero values"),
+        (array, r"test_dry.py:\d+ array \(.*\) needs the data of a tensor"),
+        (synchronize, r"test_dry.py:\d+ synchronize \(.*\) needs a GPU"),
+    ],
+)
+def test_refusals(step, reason):
+    result = dry(step)
+    assert re.search(reason, result.refusal), result.refusal
+    assert "\n" not in result.refusal
+
+
+def test_tensors_that_remain():
+    cache = []
+
+    class Loader:
+        """An object that is not searched, because it belongs to a library."""
+
+        __module__ = "torch.utils.data"
+
+        def load(self, batch):
+            cache.append(torch.ones(batch))
+
+    loader = Loader()
+
+    def step(batch):
+        loader.load(batch)
+
+    (note,) = dry(step).notes
+    assert note == "Objects that are not part of the step's state refer to 6 tensors without data."
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": None}, "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'"),
+        ({"device": "cuda:0"}, "this machine has no GPU 'cuda:0': pass the memory"),
+        ({"device": "600 MiB"}, "'600 MiB' is less than the memory that CUDA itself uses"),
+        ({"device": "much"}, "much"),
+        ({"on": "24 GiB"}, "device='24 GiB' requires dry=True, and cannot be combined with on"),
+        ({"dry": False}, "device='24 GiB' requires dry=True"),
+    ],
+)
+def test_invalid_devices(options, message):
+    with pytest.raises(OptionError, match=message):
+        ipygpumem.fit(item, **{"device": "24 GiB", "dry": True, **options})
+
+
+def test_gpu_of_this_machine(fake_gpu):
+    training = Perceptron()
+    result = dry(training.step, device=None)
+    assert str(result).startswith("step: batch 1 to 64, cuda:0 NVIDIA H200, 139.")
+    assert next(g.bytes for g in result.breakdown(4, by="phase") if g.label == "library workspaces") == 65 * MIB
+    with pytest.raises(OptionError, match="this machine has no GPU 'cuda:7'"):
+        dry(training.step, device="cuda:7")
