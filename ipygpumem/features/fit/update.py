@@ -192,7 +192,7 @@ def _constants(optimizer: Any) -> dict[int, Any]:
     return {
         id(value): value.item()
         for value in values
-        if hasattr(value, "item") and value.device.type == "cpu" and value.numel() == 1
+        if hasattr(value, "item") and value.device.type == "cpu" and not value.dim()
     }
 
 
