@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, size
@@ -14,28 +18,38 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
 
 _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
+_MIN_VARYING = 100
+"""Number of blocks of varying size from which padding is considered."""
+_PARTS = 8
 _LONG_LIVED = 0.9
 """Blocks that were allocated after this share of the events are assumed to be needed by the failed step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedChange(PlainData):
-    """A change to the time at which the blocks of a line of code are allocated or freed.
+    """A change to the time at which the blocks of a line of code are allocated or freed, or to the sizes of blocks.
 
     Attributes:
-        label: The line, as in `Group`.
+        label: The line, as in `Group`; empty if sizes are changed.
         first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed request.
         bytes: Total requested size of the blocks.
         count: Number of blocks.
+        padding: Bytes that are added to the blocks in use at the failed request if sizes are changed; otherwise None.
     """
 
     label: str
     first: bool
     bytes: int
     count: int
+    padding: int | None = None
 
     def sentence(self) -> str:
         """Return a sentence that describes the change."""
+        if self.padding is not None:
+            return (
+                f"Padding inputs to a few sizes, so that {many(self.count, 'block')} of sizes that vary from step to step"
+                f" grow by up to 25% (by {size(self.padding)} at the request), would have been enough."
+            )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
             return f"Allocating {blocks} before all others, for example before the loop, would have been enough."
@@ -45,7 +59,7 @@ class SuggestedChange(PlainData):
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
 ) -> tuple[SuggestedChange, ...]:
-    """For each value of ``first``, return the smallest change with which the failed request succeeds, if there is one.
+    """Return changes with which the failed request succeeds: the smallest one for each value of ``first``, and padding.
 
     Args:
         recording: A recording that is reproduced by its replay.
@@ -63,7 +77,30 @@ def changes(
             if _serves(recording, event, edited):
                 found.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows)))
                 break
+    varying, padded = _padded(recording)
+    if np.count_nonzero(varying) >= _MIN_VARYING and _serves(padded, event, recording.operations):
+        live = recording.allocations.live(event)
+        added = int((padded.allocations.size - sizes)[live].sum())
+        found.append(SuggestedChange("", False, int(sizes[varying].sum()), int(np.count_nonzero(varying)), added))
     return tuple(found)
+
+
+def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
+    """Return a mask of the blocks whose sizes vary from step to step, and the recording with few sizes of these blocks.
+
+    A size that occurs in each part of the recording does not vary. The others are rounded up to 4 sizes per power of 2.
+    """
+    allocations = recording.allocations
+    part = np.clip(allocations.start * _PARTS // len(recording.trace), 0, _PARTS - 1)
+    unique, inverse = np.unique(allocations.size, return_inverse=True)
+    occurs = np.zeros((len(unique), _PARTS), np.bool_)
+    occurs[inverse, part] = True
+    varying: NDArray[np.bool_] = (allocations.start >= 0) & ~np.all(occurs, axis=1)[inverse]
+    exponents = np.maximum(np.frexp(allocations.size)[1] - 3, 0)
+    rounded = -(-allocations.size >> exponents) << exponents
+    padded = copy.copy(recording)
+    padded.allocations = replace(allocations, size=np.where(varying, rounded, allocations.size))
+    return varying, padded
 
 
 def _serves(recording: Recording, event: int, operations: list[int]) -> bool:

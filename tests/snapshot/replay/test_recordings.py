@@ -361,6 +361,16 @@ def _record(program, frames):
     return {"segments": blocks, "device_traces": [trace], "allocator_settings": {}}
 
 
+def test_padding_is_confirmed():
+    """A model was trained on sequences of random length with little memory, until an allocation failed."""
+    found = compare_settings(files.snapshot("variable_lengths_oom"), settings=["expandable_segments:True"]).blockers
+    padding = found.changes[-1]
+    assert (padding.count, padding.padding) == (1806, 10030336)
+    assert padding.sentence().startswith(
+        "Padding inputs to a few sizes, so that the sizes of 1,806 blocks that vary from"
+    )
+
+
 def test_changes_of_the_program_are_confirmed():
     """Blocks that are kept from each step prevent the segments of temporary blocks from being freed."""
     program = []
