@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,10 +11,13 @@ from typing import Any, TypeAlias
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 
-_AXIS = re.compile(r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d+)\.\.(?P<last>\d+)(?:\.\.(?P<step>\d+))?(?=\s|$)")
+_AXIS = re.compile(
+    r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d{1,30})\.\.(?P<last>\d{1,30})(?:\.\.(?P<step>\d{1,30}))?(?=\s|$)"
+)
 _MIN_SIZES = 3
 """Smallest number of different sizes to run: two determine the prediction, and one checks it."""
 _MAX_AXES = 2
+_MAX_SIZE = 1 << 40
 Size: TypeAlias = tuple[int, ...]
 """Size of a step for each of its variables, such as ``(batch,)``."""
 
@@ -59,11 +63,12 @@ class Axis(PlainData):
 
     def at_least(self, value: int) -> int:
         """Return the smallest size that is not less than ``value``, or the largest size if there is none."""
-        return next((size for size in self.sizes if size >= value), self.last)
+        return self.sizes[min(bisect_left(self.sizes, value), len(self.sizes) - 1)]
 
     def at_most(self, value: int) -> int | None:
         """Return the largest size that is not greater than ``value``, or None if there is none."""
-        return max((size for size in self.sizes if size <= value), default=None)
+        place = bisect_right(self.sizes, value)
+        return self.sizes[place - 1] if place else None
 
 
 def nth_size(axes: Sequence[Axis], index: int) -> Size:
@@ -91,8 +96,10 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
     return check_axes(axes), statement
 
 
-def checked_axis(name: str, sizes: Any) -> Axis:
+def checked_axis(name: Any, sizes: Any) -> Axis:
     """Return an axis. Raises `OptionError` if the sizes are not at least three positive integers."""
+    if not isinstance(name, str):
+        raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:
         ordered: Sequence[int] = sizes if isinstance(sizes, range) and sizes.step > 0 else sorted(set(sizes))
     except TypeError:
@@ -103,6 +110,8 @@ def checked_axis(name: str, sizes: Any) -> Axis:
     bounds = (ordered[0], ordered[-1]) if isinstance(ordered, range) else ordered
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
         raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")
+    if max(bounds) > _MAX_SIZE:
+        raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
     if len(ordered) < _MIN_SIZES:
         raise OptionError(f"at least {_MIN_SIZES} sizes are required to predict others: use a longer range for {name}")
     return Axis(name, ordered)
