@@ -47,8 +47,8 @@ class SuggestedChange(PlainData):
         """Return a sentence that describes the change."""
         if self.padding is not None:
             return (
-                f"Padding inputs to a few sizes, so that {many(self.count, 'block')} of sizes that vary from step to step"
-                f" grow by up to 25% (by {size(self.padding)} at the request), would have been enough."
+                f"Padding inputs to a few sizes, so that {many(self.count, 'block')} of sizes that vary from step to"
+                f" step grow by up to 25% (by {size(self.padding)} at the request), would have been enough."
             )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
