@@ -204,7 +204,7 @@ class ReportPresenter:
 
 
 def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
-    """Make a cell that has ended fail, and show the error as a single line. The value of the cell is preserved.
+    """Mark a finished cell as failed, and show the error as a single line. The value of the cell is preserved.
 
     If the cell has already failed, its error is preserved.
     """

@@ -112,7 +112,9 @@ def _is_slot(instance: Any, name: str) -> bool:
 def restore_names(variables: dict[str, Any], saved: dict[str, Any]) -> None:
     """Restore the global variables of a module or notebook."""
     for name in variables.keys() - saved.keys():
-        del variables[name]
+        # a submodule that the step has imported stays imported
+        if not is_instance(variables[name], types.ModuleType) or variables.get("__name__") == "__main__":
+            del variables[name]
     for name, value in saved.items():
         if name not in variables or variables[name] is not value:
             variables[name] = value

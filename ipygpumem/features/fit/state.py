@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import mmap
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +63,7 @@ class SavedState:
         contents: Whether to save the contents of tensors. Otherwise, they must not be changed.
 
     Raises:
-        OptionError: Host memory is insufficient for the contents of the tensors, or there are too many objects.
+        OptionError: Host memory is insufficient, there are too many objects, or the model has lazy parameters.
     """
 
     def __init__(
@@ -79,18 +80,21 @@ class SavedState:
         for variables in namespaces:
             if not any(variables is known for known in objects.namespaces):
                 objects.namespaces.append(variables)
+        if any(map(torch.nn.parameter.is_lazy, objects.tensors)):
+            raise OptionError("the model has lazy parameters, which the first step initializes: run one step first")
         with _without_modes(torch):
             self._aliases = [
-                (tensor, tensor.data, _version(tensor), tensor.requires_grad)
+                (tensor, tensor.data, _version(tensor), tensor.requires_grad, tensor.grad_fn is not None)
                 for tensor in objects.tensors
                 if not tensor.is_meta
             ]
+            arrays = list(_writable_arrays(objects.arrays))
             if contents:
-                self._check_host_memory()
+                self._check_host_memory(sum(array.nbytes for array in arrays))
             self._contents = list(self._saved_contents()) if contents else []
             self._gradients = list(self._saved_gradients())
             self._random = random_state(torch, objects.generators)
-        self._arrays = [(array, array.copy()) for array in objects.arrays if array.flags.writeable]
+        self._arrays = [(array, array.copy()) for array in arrays]
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, dict(attributes(instance))) for instance in objects.instances]
         self._variables = [(variables, dict(variables)) for variables in objects.namespaces]
@@ -121,27 +125,30 @@ class SavedState:
             notes += _restore_each(_restore_alias, self._aliases)
             notes += _restore_each(self._restore_contents, self._contents)
             notes += _restore_each(self._restore_gradient, [(gradient,) for gradient in self._gradients])
-            notes += _restore_each(self._set_version, [(tensor, version) for tensor, _, version, _ in self._aliases])
+            notes += _restore_each(self._set_version, [(tensor, version) for tensor, _, version, *_ in self._aliases])
         return notes
 
-    def _check_host_memory(self) -> None:
-        needed = sum({_key(alias): _nbytes(alias) for _, alias, _, _ in self._aliases}.values())
+    def _check_host_memory(self, needed: int) -> None:
+        """Check whether ``needed`` bytes and copies of the tensors fit into host memory."""
+        needed += sum({_key(alias): _nbytes(alias) for _, alias, *_ in self._aliases}.values())
         available = read_host(available=True).available
         if available is not None and needed > _HOST_SHARE * available:
             raise OptionError(
-                f"the tensors of the step ({size(needed)}) cannot be saved in host memory, of which "
+                f"the tensors and arrays of the step ({size(needed)}) cannot be saved in host memory, of which "
                 f"{size(available)} is available: at least {size(2 * needed)} is required"
             )
 
     def _saved_contents(self) -> Iterator[tuple[Any, int, Any]]:
         """Yield tensors with the size and a copy of their storage. A shared storage is saved once."""
         seen = set()
-        for _, alias, _, _ in self._aliases:
+        for _, alias, *_ in self._aliases:
             key = _key(alias)
             if key in seen or _is_sparse(alias):  # the components of a sparse tensor are saved
                 continue
-            seen.add(key)
-            yield alias, _nbytes(alias), self._bytes(alias).to("cpu", copy=True)
+            contents = self._bytes(alias)
+            if contents is not alias:
+                seen.add(key)
+            yield alias, _nbytes(alias), contents.to("cpu", copy=True)
 
     def _restore_contents(self, tensor: Any, nbytes: int, saved: Any) -> None:
         _restore_size(tensor, nbytes)
@@ -204,6 +211,19 @@ def _identity(value: Any) -> Any:
     return value
 
 
+def _writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
+    """Yield the arrays to save. Arrays that are mapped to files are excluded, because they would be read completely."""
+    seen = set()
+    for array in arrays:
+        base = array
+        while base is not None and type(base) is not mmap.mmap:
+            base = getattr(base, "obj", None) if type(base) is memoryview else getattr(base, "base", None)
+        key = (array.__array_interface__["data"], array.shape, array.strides, array.dtype.str)
+        if array.flags.writeable and base is None and key not in seen:
+            seen.add(key)
+            yield array
+
+
 def _without_modes(torch: Any) -> Any:
     """Return a context manager that disables the program's dispatch modes."""
     disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
@@ -222,7 +242,9 @@ def _restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]
     return [f"{count} could not be restored (the first: {reasons[0]})."] if reasons else []
 
 
-def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool) -> None:
+def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool, has_graph: bool) -> None:
+    if tensor.grad_fn is not None and not has_graph:
+        tensor.detach_()
     layout, saved_layout = (
         (attempt(item.data_ptr), attempt(item.size), attempt(item.stride)) for item in (tensor, alias)
     )

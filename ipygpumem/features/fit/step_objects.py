@@ -11,6 +11,8 @@ import array
 import collections
 import functools
 import gc
+import itertools
+import random
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,7 +46,9 @@ _STANDARD = {
     "types.SimpleNamespace",
 }
 """Classes of the standard library whose instances contain the user's objects as attributes."""
-_EXCLUDED = ("torch.utils.data", "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
+_DATA = "torch.utils.data"
+"""Its objects are searched, but not restored, because iterators of loaders can own processes."""
+_EXCLUDED = (_DATA, "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _MAX_OBJECTS = 3_000_000
 
 
@@ -98,11 +102,13 @@ class StepObjects:
         if is_instance(value, self._torch.Tensor):
             self.tensors.append(value)
             self._push(name, sparse_components(value))
+            self._visit_attributes(value)
         elif self._is_generator(value):
             self.generators.append(value)
         elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self.arrays.append(value)
-        elif hasattr(kind, "__next__"):
+            self._push(name, value.flat if value.dtype.hasobject else ())
+        elif hasattr(kind, "__next__") and not any(map(_is_user_class, mro(kind))):
             self.iterators.append((name, value))
             self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
@@ -112,6 +118,8 @@ class StepObjects:
                 self._visit_instance(value)
         elif is_reference(value):
             self._push(name, referents(value))
+        elif str(kind.__module__).startswith(_DATA):
+            self._pending += (instance_dict(value) or {}).items()
         elif not self._visit_code_object(name, value) and self._is_followed(kind):
             self._visit_instance(value)
 
@@ -157,12 +165,15 @@ class StepObjects:
         elif not isinstance(value, bytearray | array.array):
             self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
 
-    def _visit_instance(self, value: Any) -> None:
+    def _visit_attributes(self, value: Any) -> None:
         attributes = instance_dict(value)
         slots = {name: item for base in mro(type(value)) for name, item in slot_values(value, base)}
         if attributes is not None or slots:
             self.instances.append(value)
             self._pending += [*(attributes or {}).items(), *slots.items()]
+
+    def _visit_instance(self, value: Any) -> None:
+        self._visit_attributes(value)
         if is_instance(value, self._torch.optim.Optimizer):
             self.optimizers.append(value)
         self._pending.append(("", type(value)))
@@ -181,30 +192,41 @@ class StepObjects:
             self.cells.append(cell)
             self._push(name, cell_contents(cell))
         self._push("", [vars(function)])  # such as the wrapped function
-        self._visit_user_code(function.__code__, function.__globals__)
+        contents = [value for cell in function.__closure__ or () for value in cell_contents(cell)]
+        self._visit_user_code(function.__code__, function.__globals__, contents)
 
-    def _visit_user_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+    def _visit_user_code(self, code: types.CodeType, variables: dict[str, Any], enclosing: Iterable[Any] = ()) -> None:
         if not is_library_file(code.co_filename):
-            self.visit_code(code, variables)
+            self.visit_code(code, variables, enclosing)
 
-    def visit_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
-        """Add the global variables that a code object refers to."""
-        if not any(namespace is variables for namespace in self.namespaces):
-            self.namespaces.append(variables)
+    def visit_code(self, code: types.CodeType, variables: dict[str, Any], enclosing: Iterable[Any] = ()) -> None:
+        """Add the global variables that a code object refers to, including those of imported modules of the user.
+
+        ``enclosing`` contains the values of variables of enclosing functions, which can be modules.
+        """
         names = {name for inner in _nested(code) for name in inner.co_names}
-        for name in names & variables.keys():
-            value = variables[name]
-            if is_instance(value, types.ModuleType) and not is_library_file(getattr(value, "__file__", None) or ""):
-                module = vars(value)
-                self._pending += [(inner, module[inner]) for inner in names & module.keys()]
-            else:
-                self._pending.append((name, value))
+        package = variables.get("__package__")
+        paths = {path for name in names for path in itertools.accumulate(name.split("."), "{}.{}".format)}
+        imported = [sys.modules.get(prefix + path) for path in paths for prefix in ("", f"{package}.")]
+        pending = [variables, *(vars(module) for module in (*imported, *enclosing) if _is_user_module(module))]
+        visited: list[dict[str, Any]] = []
+        while pending:
+            namespace = pending.pop()
+            if any(namespace is known for known in visited):
+                continue
+            visited.append(namespace)
+            for name in names & namespace.keys():
+                if _is_user_module(namespace[name]):
+                    pending.append(vars(namespace[name]))
+                else:
+                    self._pending.append((name, namespace[name]))
+        self.namespaces += [new for new in visited if not any(new is known for known in self.namespaces)]
 
     def _is_generator(self, value: Any) -> bool:
         name = f"{type(value).__module__}.{type(value).__name__}"
         return (
             is_instance(value, self._torch.Generator)
-            or (name.startswith("random.") and hasattr(value, "getstate"))
+            or (issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom))
             or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
         )
 
@@ -227,6 +249,14 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
+def _is_user_module(module: Any) -> bool:
+    if not is_instance(module, types.ModuleType):
+        return False
+    variables = vars(module)
+    file = variables.get("__file__") or next(iter(variables.get("__path__", ())), None)
+    return type(file) is str and not is_library_file(file) and variables.get("__package__") != "ipygpumem"
+
+
 def _is_user_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__ or "")
     if kind.__module__ == "__main__":
@@ -237,8 +267,6 @@ def _is_user_class(kind: type) -> bool:
 
 def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:
     """Save the state of all random number generators and return the functions that restore it."""
-    import random
-
     restore: list[Callable[[], Any]] = [functools.partial(random.setstate, random.getstate())]
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:

@@ -259,4 +259,4 @@ def _late_start_notes(origins: Sequence[tuple[str, RankInfo]], role: str) -> Ite
     if late:
         several_clocks = len({info.host for _, info in origins}) > 1 and all(info.clock is None for _, info in origins)
         condition = ", if the clocks of the hosts agree" if several_clocks else ""
-        yield f"started after the first {role}{condition}: {join_names(late, role)}"
+        yield f"started later than the earliest {role}{condition}: {join_names(late, role)}"

@@ -14,6 +14,7 @@ import pickle
 import queue
 import random
 import signal
+import sys
 import threading
 import types
 import weakref
@@ -23,6 +24,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
 
 import ipygpumem
 from ipygpumem.core.interrupts import DeferredInterrupts
@@ -318,6 +320,10 @@ REFERENCES = {
     "ContextVar": lambda state: (_context_variable(state), lambda value: value.get()),
     "bound method": lambda state: (state.get, lambda value: value.__self__),
     "generator": lambda state: ((state for _ in range(99)), next),
+    "object array": lambda state: (np.array([state, None], dtype=object), lambda value: value[0]),
+    "attribute of a tensor": lambda state: (_tensor(state), lambda value: value.state),
+    "iterator": lambda state: (StateIterator(state), next),
+    "DataLoader": lambda state: (DataLoader(Data(state)), lambda value: value.dataset.state),
     "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
 }
 
@@ -342,6 +348,31 @@ def _cached(state, maxsize):
     states = [state]
     cached()
     return cached
+
+
+def _tensor(state):
+    tensor = torch.ones(1)
+    tensor.state = state
+    return tensor
+
+
+class StateIterator:
+    def __init__(self, state):
+        self.state = state
+
+    def __next__(self):
+        return self.state
+
+
+class Data(Dataset):
+    def __init__(self, state):
+        self.state = state
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
 
 
 def _context_variable(state):
@@ -374,6 +405,72 @@ def test_state_in_objects_of_the_standard_library(allocations, name):
     assert state["model"].weight.grad is None
 
 
+def test_state_in_modules_of_the_user(allocations, tmp_path, monkeypatch):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "__init__.py").write_text("calls = 0")
+    source = "import torch\ncounter = 0\nmodel = torch.nn.BatchNorm1d(8)"
+    for name in ("state", "other"):
+        (tmp_path / "project" / f"{name}.py").write_text(source)
+    (tmp_path / "project" / "later.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    import project
+    import project.other
+    import project.state
+
+    def step(batch):
+        import project.later
+        from project.other import model
+
+        project.calls += 1
+        project.state.counter += 1
+        assert project.later.__name__
+        model(project.state.model(torch.randn(batch + 1, 8))).sum().backward()
+
+    try:
+        assert not ipygpumem.fit(step, range(1, 17)).refusal
+        assert (project.calls, project.state.counter) == (0, 0)
+        assert "later" in vars(project), "it is still in sys.modules, so that importing it again would not set the name"
+        for module in (project.state, project.other):
+            assert not module.model.num_batches_tracked
+            assert module.model.weight.grad is None
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "project"]:
+            del sys.modules[name]
+
+
+class Weight(torch.Tensor):
+    """A tensor subclass."""
+
+
+def test_tensors_with_special_state(allocations, tmp_path):
+    """A sum of losses, the base of a view, the generator of a data loader, and an array that is mapped to a file."""
+    layer, total, loader = nn.Linear(8, 8), torch.zeros(()), torch.Generator()
+    flat = torch.zeros(16)
+    view = flat[:4].as_subclass(Weight)
+    batches = DataLoader(range(8), shuffle=True, generator=loader)
+    numbers = [type("Random", (random.Random,), {})(3), random.SystemRandom()]
+    mapped = np.memmap(tmp_path / "tokens", np.uint8, "w+", shape=1000)
+
+    def step(batch):
+        total.add_(layer(torch.randn(batch, 8)).sum())
+        view.add_(1)
+        flat.add_(1)
+        next(iter(batches))
+        mapped[0] += 1
+        return [generator.random() for generator in numbers]
+
+    states = loader.get_state(), numbers[0].getstate()
+    result = ipygpumem.fit(step, SIZES)
+    assert not result.refusal
+    assert total.is_leaf
+    assert not total.requires_grad
+    assert total == 0
+    assert not flat.any()
+    assert torch.equal(loader.get_state(), states[0])
+    assert numbers[0].getstate() == states[1]
+    assert mapped[0] == 6, "the array is not read completely, and therefore not restored"
+
+
 @pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
 def test_sparse_and_nested_tensors(allocations):
     adjacency = torch.eye(4).to_sparse()
@@ -390,6 +487,14 @@ def test_sparse_and_nested_tensors(allocations):
     assert torch.equal(adjacency.to_dense(), torch.eye(4))
     assert torch.equal(rows.to_dense(), torch.eye(4))
     assert [part.tolist() for part in nested.unbind()] == [[1.0] * 2, [1.0] * 3]
+
+
+def test_lazy_parameters(allocations):
+    model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d())
+    result = ipygpumem.fit(lambda batch: model(torch.randn(batch + 1, 4)).sum().backward(), range(1, 17))
+    assert result.refusal == "the model has lazy parameters, which the first step initializes: run one step first"
+    assert type(model[0]) is nn.LazyLinear
+    assert model(torch.ones(2, 3)).shape == (2, 8)
 
 
 def test_host_memory_is_insufficient(allocations, monkeypatch):

@@ -308,7 +308,7 @@ def test_clocks_that_differ(run):
         set_duration(path, 5)
     text = str(read_ranks(run))
     assert "from which the clocks of these hosts differ by up to 3 min 00 s" in text
-    assert "started after the first rank: rank 1 by 2.00 s" in text
+    assert "started later than the earliest rank: rank 1 by 2.00 s" in text
 
 
 def test_clock_difference_is_measured(tmp_path, monkeypatch):
