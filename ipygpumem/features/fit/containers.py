@@ -84,8 +84,10 @@ def attributes(instance: Any) -> dict[Any, Any]:
     return {**(instance_dict(instance) or {}), **slots}
 
 
-def restore_attributes(instance: Any, saved: dict[Any, Any]) -> None:
-    """Restore the attributes that `attributes` returned."""
+def restore_attributes(instance: Any, saved: dict[Any, Any], kind: type) -> None:
+    """Restore the attributes that `attributes` returned, and the class of the object."""
+    if type(instance) is not kind:
+        object.__setattr__(instance, "__class__", kind)
     current = attributes(instance)
     namespace = None if is_instance(instance, type) else instance_dict(instance)
     for name in current.keys() - saved.keys():

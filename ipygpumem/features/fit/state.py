@@ -96,7 +96,7 @@ class SavedState:
             self._random = random_state(torch, objects.generators)
         self._arrays = [(array, array.copy()) for array in arrays]
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
-        self._attributes = [(instance, dict(attributes(instance))) for instance in objects.instances]
+        self._attributes = [(instance, attributes(instance), type(instance)) for instance in objects.instances]
         self._variables = [(variables, dict(variables)) for variables in objects.namespaces]
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]

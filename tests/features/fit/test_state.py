@@ -143,6 +143,10 @@ class Counter:
         Counter.total += 1
 
 
+class Counted(nn.Linear):
+    """A class that a step assigns to a module."""
+
+
 def numbers():
     while True:
         yield torch.randn(1)
@@ -170,6 +174,7 @@ def test_side_effects(allocations, tmp_path, error):
         layer.zero_grad()
         layer(torch.randn(batch, 8)).sum().backward()
         layer.extra = layer.weight.grad
+        layer.__class__ = Counted
         with (tmp_path / "log.txt").open("a") as file:
             file.write(f"{batch}\n")
         if error and batch == 4:
@@ -193,6 +198,7 @@ def test_side_effects(allocations, tmp_path, error):
     assert layer.training
     assert layer.bias.requires_grad
     assert not hasattr(layer, "extra")
+    assert type(layer) is nn.Linear
     assert layer.weight.grad is kept
     assert torch.equal(kept, torch.ones(8, 8))
     assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
