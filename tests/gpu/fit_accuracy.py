@@ -27,6 +27,7 @@ STEPS = 20
 BESIDE = ("gpt", "unet", "lstm")
 HELD = 20 * GIB
 HOLDER = f"import torch; x = torch.empty({HELD}, dtype=torch.uint8, device='cuda'); print('ready', flush=True); input()"
+MAX_DRY_ERROR = 0.2
 MAX_SECONDS = 150
 """Duration of a case after which it is stopped."""
 
@@ -39,8 +40,8 @@ def cases(workloads):
     return result + [(name, "beside", 0) for name in BESIDE]
 
 
-def run_case(name, kind, card):
-    """Run one case in this process and return its results."""
+def run_case(name, kind, card, *, dry=True):
+    """Run one case in this process and return its results. ``dry`` adds the estimates of the option ``--dry``."""
     import torch
 
     import ipygpumem
@@ -76,6 +77,14 @@ def run_case(name, kind, card):
         row |= accuracy(step, result, total) if kind == "accuracy" else recommended(step, result, workload.last)
         if kind != "accuracy" or row["sizes"]:
             break
+    if dry and row.get("sizes"):
+        gc.collect()
+        torch.cuda.empty_cache()
+        estimate = ipygpumem.fit(step, sizes, dry=True)
+        print(estimate, flush=True)
+        row["dry_refusal"] = estimate.refusal
+        for item in row["sizes"] if not estimate.refusal else ():
+            item["estimated"] = estimate.predict(item["size"])
     return row
 
 
@@ -137,14 +146,19 @@ def problems(row):
         if row["share"] < 0.95 and not row["limited"]:
             result.append(f"only {row['share']:.1%} of the capacity is used")
         return result
-    if not row["sizes"]:
-        result.append("no size could be checked")
-    for item in row["sizes"]:
+    return result + inaccuracies(row["sizes"])
+
+
+def inaccuracies(sizes):
+    result = [] if sizes else ["no size could be checked"]
+    for item in sizes:
         for name, tolerance in (("allocated", 0.02), ("reserved", 0.03)):
             predicted = item.get("predicted" if name == "allocated" else "predicted_reserved")
             error = 0 if predicted is None else predicted / item[name] - 1
             if abs(error) > tolerance:
                 result.append(f"{name} at {item['size']:,} ({item['factor']} times): {error:+.2%}")
+        if "estimated" in item and abs(item["estimated"] / item["allocated"] - 1) > MAX_DRY_ERROR:
+            result.append(f"estimated with --dry at {item['size']:,}: {item['estimated'] / item['allocated'] - 1:+.1%}")
     return result
 
 
@@ -200,7 +214,7 @@ def markdown_table(rows):
     from tests.gpu.fit_workloads import WORKLOADS
 
     cards = {0: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS) if card}}
-    header = ["step", "largest run", "allocated", "reserved", *cards.values(), "beside 20 GiB"]
+    header = ["step", "largest run", "allocated", "reserved", "`--dry`", *cards.values(), "beside 20 GiB"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, workload in WORKLOADS.items():
         found = {(row["kind"], row["card"]): row for row in rows if row["workload"] == name}
@@ -209,15 +223,17 @@ def markdown_table(rows):
             continue
         cells = [workload.text]
         if row.get("refusal"):
-            cells += ["refused", "", ""]
+            cells += ["refused", "", "", ""]
         elif not row.get("sizes"):
-            cells += ["", row.get("error", ""), ""]
+            cells += ["", row.get("error", ""), "", ""]
         else:
             errors = [item["predicted"] / item["allocated"] - 1 for item in row["sizes"]]
             reserved = row["sizes"][0]["predicted_reserved"] / row["sizes"][0]["reserved"] - 1
             factors = f"{row['sizes'][-1]['factor']} to {row['sizes'][0]['factor']}"
             cells += [f"{row['largest_run']:,}, checked at {factors} times"]
+            dry = [item["estimated"] / item["allocated"] - 1 for item in row["sizes"] if "estimated" in item]
             cells += [f"{max(errors, key=abs):+.2%}", f"{reserved:+.2%}"]
+            cells.append(f"{max(dry, key=abs):+.1%}" if dry else "refused")
         cells += [_card_cell(found.get(("card", card))) for card in cards] + [_card_cell(found.get(("beside", 0)))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -23,7 +23,7 @@ def test_every_workload_has_cases():
 
 @pytest.mark.parametrize("name", ["checkpoint", "generation", "adversarial", "leaking", "by_value"])
 def test_accuracy(allocations, name, capsys):
-    row = fit_accuracy.run_case(name, "accuracy", 0)
+    row = fit_accuracy.run_case(name, "accuracy", 0, dry=False)
     assert fit_accuracy.problems(row) == []
     assert bool(row["refusal"]) == (row["expected"] == "refusal")
     assert not any("cannot be computed" in note for note in row["notes"])
