@@ -244,8 +244,8 @@ class Device:
         if earlier is None or earlier[0] != values:
             if self._newest:
                 values = tuple([old if old == new else new for old, new in zip(self._newest, values, strict=True)])
-            self._newest = values
             earlier = self._readings[busy] = values, DeviceReading(*values)
+        self._newest = earlier[0]
         return earlier[1]
 
 

@@ -49,6 +49,10 @@ def test_readings_share_equal_values(fake_gpu):
     assert changed.allocated == 8 * MIB
     assert changed.total is before.total
     assert read(busy=False).used is changed.used
+    for others, busy in (({77: MIB}, False), ({88: MIB}, True), ({77: MIB}, False)):
+        fake_gpu.nvml.devices[0].others = others
+        before = read(busy=busy)
+    assert read(busy=True).listed is before.listed
 
 
 @pytest.mark.parametrize("name", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
