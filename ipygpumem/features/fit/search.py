@@ -6,6 +6,7 @@ import collections
 import contextlib
 import functools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
@@ -65,15 +66,12 @@ class Search:
     def __init__(
         self, code: StepCode, runner: StepRunner | DryRunner, ranks: RankCommunicator, on: int | str | None, most: float
     ) -> None:
-        self.code = code
-        self.on = on
-        self.index = 0
+        self.code, self.on, self.index = code, on, 0
         self.capacity: int | None = None
         self.probes: list[Probe] = []
         self.scaled: ScaledRecording | None = None
         self.notes: list[str] = []
-        self.files = WrittenFiles()
-        self.ranks = ranks
+        self.files, self.ranks = WrittenFiles(), ranks
         self.observations: StepObservations
         self.runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
@@ -240,12 +238,10 @@ class Search:
         before, axes = self._before[self.index], self.code.axes
         free = min(before.free, (self.capacity or 0) - before.allocated)
         limit = int((1 - _MAX_ERROR) * self._most * free)
-        low, high = -1, max(len(axis.sizes) for axis in axes)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._added(scaled, 1, nth_size(axes, middle)) <= limit else (low, middle)
-        low = self.ranks.minimum(low)
-        return (0,) if low < 0 else nth_size(axes, low)
+        count = max(len(axis.sizes) for axis in axes)
+        fitting = bisect_right(range(count), limit, key=lambda index: self._added(scaled, 1, nth_size(axes, index)))
+        last = self.ranks.minimum(fitting - 1)
+        return (0,) if last < 0 else nth_size(axes, last)
 
     def _checks(self, scaled: ScaledRecording) -> _Runs:
         """Yield larger sizes, and compare the runs with their predictions."""
