@@ -6,7 +6,7 @@ import pytest
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.scaling.edits import StepEdit
+from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
 from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
@@ -95,20 +95,22 @@ def test_other_sizes_of_a_long_recording():
             assert prediction.reserved == replay.reserved.bytes[window].max()
 
 
+def checkpoint_block(edit, block):
+    """Apply activation checkpointing to one of the 12 blocks, each of which has 15 allocations."""
+    requests, first = edit.step.step_requests, 2 + 15 * block  # after the input and its embedding
+    output = first + 14
+    begin, end = (int(requests.start[number]) for number in (first, output + 1))
+    backward = int(requests.end[output]) + 1  # the next block needs the output until then
+    arguments = np.asarray([first - 1]), np.asarray([output])
+    assert checkpoint(edit, ModuleCall(0, begin, end, backward, *arguments, autocast=False, seconds=1.0))
+
+
 @pytest.mark.parametrize(("blocks", "expected"), [(0, 1740.3711), (6, 1289.668), (12, 838.9649)])
 def test_activation_checkpointing(scaled, blocks, expected):
-    """The peaks are those of runs of the checkpointed model on fake tensors, plus 65 MiB for libraries on the GPU.
-
-    The model has 12 blocks with 15 allocations each.
-    """
-    requests, edit = scaled.step_requests, StepEdit(scaled)
-    first = 2  # the first two allocations are the input and its embedding
-    for start in range(first, first + 15 * blocks, 15):
-        output = start + 14
-        begin, end = (int(requests.start[number]) for number in (start, output + 1))
-        backward = int(requests.end[output]) + 1  # the next block needs the output until then
-        arguments = np.asarray([start - 1]), np.asarray([output])
-        assert checkpoint(edit, ModuleCall(0, begin, end, backward, *arguments, autocast=False, seconds=1.0))
+    """The peaks are those of runs of the checkpointed model on fake tensors, plus 65 MiB for libraries on the GPU."""
+    edit = StepEdit(scaled)
+    for block in range(blocks):
+        checkpoint_block(edit, block)
     changed = edit.apply()
     prediction = changed.predict(2560)
     assert prediction.requested / MIB == pytest.approx(expected + 65, rel=1e-6)
@@ -116,3 +118,13 @@ def test_activation_checkpointing(scaled, blocks, expected):
     assert changed.largest("24 GiB") >= scaled.largest("24 GiB")
     if not blocks:
         assert prediction == scaled.predict(2560)
+
+
+def test_order_of_changes(scaled):
+    """Changes are ordered by the bytes that they save at the peak per cost, and end when the peak is elsewhere."""
+    edits = [StepEdit(scaled) for _ in range(12)]
+    for block, edit in enumerate(edits):
+        checkpoint_block(edit, block)
+    costs = [10.0 if block == 3 else 1.0 for block in range(12)]
+    assert peak_order(scaled, edits, costs, (2560,)) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 3]
+    assert peak_order(scaled, edits, costs, (256,)) == []  # the peak is in the optimizer's update
