@@ -86,6 +86,8 @@ def parse_size(text: str | int) -> int:
     Raises `OptionError` if ``text`` is not a size, or if the size is negative or at least 8 EiB.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        if text >= _LARGEST:
+            raise OptionError(f"a size of 2**{text.bit_length() - 1} bytes or more is too large: it must be below 8 EiB")
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:

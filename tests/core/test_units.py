@@ -85,6 +85,12 @@ def test_invalid_sizes(text):
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", [1 << 63, 1 << 80, "9000000 TiB"])
+def test_sizes_that_are_too_large(text):
+    with pytest.raises(OptionError, match="must be below 8 EiB"):
+        parse_size(text)
+
+
 @given(st.integers(0, 1 << 50))
 def test_bytes_round_trip(count):
     assert parse_size(str(count)) == parse_size(f"{count} B") == parse_size(count) == count

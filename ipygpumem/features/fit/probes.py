@@ -92,6 +92,7 @@ class StepRunner:
         self._runtime = runtime
         self._code = code
         self._collects = gc.isenabled()
+        self._observer: StepObserver | None = None
 
     def start(self) -> None:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
@@ -124,7 +125,7 @@ class StepRunner:
             OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True
-        peaks, torch = self._runtime.peaks, self.torch
+        peaks, torch, self._observer = self._runtime.peaks, self.torch, observer
         recorder = Recorder(self._runtime) if record else None
         out_of_memory = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
         try:
@@ -164,6 +165,8 @@ class StepRunner:
         Return sentences for the user.
         """
         self._runtime.active_recording.close()
+        if self._observer is not None:
+            self._observer.close()
         if self._collects:
             gc.enable()
         gc.collect(1)

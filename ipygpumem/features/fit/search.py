@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
@@ -106,7 +106,7 @@ class Search:
             request = None if refusal else runs.send(probe)
         except StopIteration:
             pass
-        except (FitError, PredictionFailedError) as error:
+        except (FitError, PredictionFailedError, SnapshotError) as error:
             refusal = FitError(str(error))
         if not self.ranks.minimum(int(refusal is None)):
             raise refusal or FitError(_OTHER_RANK)

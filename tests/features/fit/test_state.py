@@ -24,12 +24,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules import module
+from torch.optim import optimizer as optimizer_module
 from torch.utils.data import DataLoader, Dataset
 
 import ipygpumem
 from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.measurement.allocation_history import AllocationHistory
 from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.replay.recording import ReplayError
+from ipygpumem.snapshot.scaling.step_requests import InitialState
 
 SIZES = range(1, 65)
 
@@ -282,13 +287,14 @@ def test_each_object_is_restored_independently(allocations):
     assert note.startswith("1 object could not be restored (the first: dict, ZeroDivisionError: ")
 
 
-@pytest.mark.parametrize("place", ["record", "stop", "collect", "enter"])
+@pytest.mark.parametrize("place", ["record", "stop", "collect", "enter", "observe"])
 def test_state_after_an_interrupt_outside_the_step(allocations, default_handler, monkeypatch, place):
     owner, name = {
         "record": (torch.cuda.memory, "_record_memory_history"),
         "stop": (AllocationHistory, "stop"),
         "collect": (gc, "enable"),
         "enter": (DeferredInterrupts, "__enter__"),
+        "observe": (StepObserver, "__exit__"),
     }[place]
     original, interrupts = getattr(owner, name), [signal.SIGINT] * (2 if place == "enter" else 1)
 
@@ -310,6 +316,15 @@ def test_state_after_an_interrupt_outside_the_step(allocations, default_handler,
     assert gc.isenabled()
     assert not torch._C._cuda_isHistoryEnabled()
     assert not current().active_recording.running
+    assert not (optimizer_module._global_optimizer_pre_hooks or module._global_forward_pre_hooks)
+
+
+def test_recording_that_cannot_be_replayed(allocations, monkeypatch):
+    def fail(*_):
+        raise ReplayError("1 allocations or frees are missing")
+
+    monkeypatch.setattr(InitialState, "at", fail)
+    assert ipygpumem.fit(Training().step, SIZES).refusal == "1 allocations or frees are missing"
 
 
 REFERENCES = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import attempt
 from ipygpumem.features.modules.hooks import GlobalHooks
 from ipygpumem.measurement.event_position import EventPosition, event_position
@@ -83,25 +84,31 @@ class StepObserver:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        hooks = current().state(GlobalHooks)
-        handles = hooks.add(self._enter, self._leave)
-        self._undo.callback(hooks.remove, handles)
-        optimizers = import_module("torch.optim.optimizer")
-        before, after = "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"
-        self._undo.callback(getattr(optimizers, before)(self._before_update).remove)
-        self._undo.callback(getattr(optimizers, after)(self._after_update).remove)
+        with DeferredInterrupts():
+            hooks = current().state(GlobalHooks)
+            handles = hooks.add(self._enter, self._leave)
+            self._undo.callback(hooks.remove, handles)
+            optimizers = import_module("torch.optim.optimizer")
+            before, after = "register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"
+            self._undo.callback(getattr(optimizers, before)(self._before_update).remove)
+            self._undo.callback(getattr(optimizers, after)(self._after_update).remove)
         self._events = [self._event()]
         self.seconds = -time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter()
-        self._undo.close()
+        self.close()
         self.seconds = self._elapsed([*self._events, self._event()], self.seconds)
         for call in self.calls:
             call.seconds = self._elapsed(call.events, call.seconds)
             call.events.clear()
         self._events.clear()
+
+    def close(self) -> None:
+        """Remove the hooks. This is also necessary if an interrupt prevents `__exit__`."""
+        with DeferredInterrupts():
+            self._undo.close()
 
     def _enter(self, module: Any, arguments: Any) -> None:
         number = self._numbers.get(id(module))
