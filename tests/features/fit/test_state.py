@@ -157,8 +157,9 @@ def numbers():
         yield torch.randn(1)
 
 
+@pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_side_effects(allocations, tmp_path, error):
+def test_side_effects(allocations, tmp_path, error, dry):
     """Objects are restored also after an exception, and what cannot be undone is listed."""
     layer, counter = nn.Linear(8, 8), Counter()
     layer.weight.grad = kept = torch.ones(8, 8)
@@ -188,7 +189,7 @@ def test_side_effects(allocations, tmp_path, error):
 
     step.calls = 0
     if error is None:
-        result = ipygpumem.fit(step, SIZES)
+        result = ipygpumem.fit(step, SIZES, dry=dry, on="2 GiB" if dry else None)
         assert not result.refusal
         assert sorted(result.notes) == [
             "The step advanced the iterator batches, which is not undone.",
@@ -197,7 +198,7 @@ def test_side_effects(allocations, tmp_path, error):
         ]
     else:
         with pytest.raises(error):
-            ipygpumem.fit(step, SIZES)
+            ipygpumem.fit(step, SIZES, dry=dry, on="2 GiB" if dry else None)
     assert (counter.count, Counter.total, step.calls) == (0, 0, 0)
     assert (cache, settings) == ({1: "one"}, {"frozen": False})
     assert layer.training

@@ -145,7 +145,7 @@ class FakeDevice:
             self._copies[tensor] = copy
             if id(tensor) not in self._known and tensor.is_leaf:
                 self._gradients.append((tensor, tensor.grad))
-            if isinstance(copy, self._fake.FakeTensor) and self._counts(copy):
+            if isinstance(copy, self._fake.FakeTensor) and self._counts(copy) and copy.layout is torch.strided:
                 storage = copy.untyped_storage()
                 if self.log.get(storage) is None:
                     context = PARAMETERS if isinstance(tensor, torch.nn.Parameter) else OTHER
@@ -187,7 +187,7 @@ class FakeDevice:
 
     def _new_storages(self, result: Any) -> Iterator[Any]:
         for leaf in self._tree.tree_leaves(result):
-            if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf):
+            if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf) and leaf.layout is self._torch.strided:
                 storage = leaf.untyped_storage()
                 if storage.nbytes() and self.log.get(storage) is None:
                     yield storage

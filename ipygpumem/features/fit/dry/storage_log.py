@@ -54,10 +54,6 @@ class StorageLog:
         self._permanent.append(allocation)
         self.requests.append((allocation, False))
 
-    def add_temporary(self, allocation: SimulatedAllocation) -> None:
-        """Add an allocation that is freed at once."""
-        self.requests += [(allocation, False), (allocation, True)]
-
     def get(self, storage: Any) -> SimulatedAllocation | None:
         """Return the allocation of a storage, or None if the storage has not been added."""
         entry = self._live.get(storage._cdata)
