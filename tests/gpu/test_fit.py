@@ -272,6 +272,42 @@ def test_two_variables(torch):
     assert result.predict(48, 800) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
 
 
+@pytest.mark.parametrize("place", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("make", "autocast", "size"), [(make_gpt, False, 24), (make_gpt, True, 24), (make_unet, False, 64)]
+)
+def test_estimates(torch, make, autocast, size, place):
+    """A run without data gives nearly the same memory as a run, also for a model in host memory."""
+    import ipygpumem
+
+    torch._C._cuda_clearCublasWorkspaces()
+    before = torch.cuda.memory_allocated()
+    training = Training(torch, make, autocast=autocast)
+    training.average = None
+    training.model.to(place)
+
+    def step(batch):
+        with torch.autocast("cuda", torch.float16, enabled=autocast):
+            loss = training.loss(batch)
+        training.optimizer.zero_grad()
+        loss.backward()
+        training.optimizer.step()
+
+    allocated = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(1, 257), dry=True)
+    print(result)
+    assert not result.refusal, result.refusal
+    assert torch.cuda.memory_allocated() - allocated <= MIB
+    training.model.cuda()
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        step(size)
+    measured = torch.cuda.max_memory_allocated() - before
+    print(f"estimated {result.predict(size) / MIB:,.1f} MiB, measured {measured / MIB:,.1f} MiB")
+    RESULTS[f"estimate: {make.__name__}, {place}, autocast {autocast}"] = [result.predict(size), measured]
+    assert result.predict(size) == pytest.approx(measured, rel=0.1)
+
+
 def test_refusals(torch):
     import ipygpumem
 
