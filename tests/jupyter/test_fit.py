@@ -108,6 +108,7 @@ def test_exceptions_restore_the_names(notebook):
         ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, got 'many'"),
         ("--on many batch=1..64 step(batch)", "'many' is not a size"),
         ("--most 80% batch=1..64 step(batch)", "0.8 is not between 0 and 0.5"),
+        ("--dry --advise batch=1..64 step(batch)", "--advise and --try require runs on a GPU"),
         ("--nonsense batch=1..64 step(batch)", "unrecognized arguments: --nonsense"),
     ],
 )

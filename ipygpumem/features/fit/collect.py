@@ -101,7 +101,7 @@ def fit_step(
         try:
             with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
                 refusal_text = search.run(saved.objects, updates)
-                if search.scaled is not None and search.capacity is not None:
+                if isinstance(runner, StepRunner) and search.scaled is not None and search.capacity is not None:
                     facts = search.observations.facts(search.scaled, updates)
                     advisor = Advisor(search.scaled, facts, code.axes, search.capacity)
                     trials = [*run_trials(search, runner, advisor)] if try_changes else []

@@ -22,11 +22,11 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
     notebook.claim_cell()
     tries = vars(arguments)["try"]
-    if tries and arguments.dry:
-        raise OptionError("--try requires runs on a GPU, and cannot be combined with --dry")
+    if arguments.dry and (tries or arguments.advise):
+        raise OptionError("--advise and --try require runs on a GPU, and cannot be combined with --dry")
     options = {"margin": arguments.margin, "on": arguments.on, "most": arguments.most}
     result = fit_step(code, **options, try_changes=tries, dry=arguments.dry)
-    advises = arguments.advise or tries or not result.fits
+    advises = arguments.advise or tries or not (result.fits or arguments.dry)
     advice = result.advice() if advises and not result.refusal else None
 
     def show() -> None:

@@ -16,7 +16,7 @@ from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner, NoUpdates
 from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
+from ipygpumem.features.fit.probes import Capacity, FitError, RecordedStep, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.step_code import StepCode
@@ -59,7 +59,6 @@ class Search:
         scaled: The prediction; None if there is none.
         ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
-        files: The files that the step writes.
         observations: What was observed in the recorded runs.
     """
 
@@ -172,7 +171,8 @@ class Search:
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
         self._steps.append((size, step))
-        self.observations.add(step, recorded)
+        if isinstance(recorded, RecordedStep):
+            self.observations.add(step, recorded)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used > self._allowance(self.index):

@@ -18,7 +18,6 @@ from ipygpumem.snapshot.scaling.recomputation import ModuleCall
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.blocks import BlockName
-    from ipygpumem.features.fit.dry.runner import DryStep
     from ipygpumem.features.fit.probes import RecordedStep
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.features.fit.update import Updates
@@ -86,13 +85,13 @@ class StepObservations:
     def __init__(self, torch: Any, objects: StepObjects) -> None:
         self.blocks = find_blocks(torch, objects.instances, objects.namespaces)
         self._torch, self._objects = torch, objects
-        self._recorded: dict[int, RecordedStep | DryStep] = {}
+        self._recorded: dict[int, RecordedStep] = {}
 
     def observer(self) -> StepObserver:
         """Return an observer for a run."""
         return StepObserver(self._torch, self.blocks)
 
-    def add(self, step: StepRecording, recorded: RecordedStep | DryStep) -> None:
+    def add(self, step: StepRecording, recorded: RecordedStep) -> None:
         """Add a recorded run."""
         self._recorded[id(step)] = recorded
 
@@ -118,7 +117,7 @@ class StepObservations:
 
 
 def find_facts(
-    scaled: ScaledStep, recorded: RecordedStep | DryStep, blocks: Sequence[BlockName], states: dict[int, list[int]]
+    scaled: ScaledStep, recorded: RecordedStep, blocks: Sequence[BlockName], states: dict[int, list[int]]
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 

@@ -11,12 +11,11 @@ from ipygpumem.features.fit.probes import FitError
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.advisor import Advisor
-    from ipygpumem.features.fit.dry.runner import DryRunner
     from ipygpumem.features.fit.probes import StepRunner
     from ipygpumem.features.fit.search import Search
 
 
-def run_trials(search: Search, runner: StepRunner | DryRunner, advisor: Advisor) -> Iterator[Trial]:
+def run_trials(search: Search, runner: StepRunner, advisor: Advisor) -> Iterator[Trial]:
     """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
 
     With activation checkpointing, the step needs less memory than this run did. In a distributed program, there are no

@@ -47,8 +47,6 @@ _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|s
 class DryStep:
     """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
 
-    observer = recorder = None
-
     def __init__(self, recording: SimulatedRecording) -> None:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
@@ -226,7 +224,3 @@ class NoUpdates:
 
     def prepare(self, _: Any) -> None:
         """Do nothing."""
-
-    def states(self) -> dict[int, list[Any]]:
-        """Return an empty dict."""
-        return {}
