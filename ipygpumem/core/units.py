@@ -87,7 +87,9 @@ def parse_size(text: str | int) -> int:
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         if text >= _LARGEST:
-            raise OptionError(f"a size of 2**{text.bit_length() - 1} bytes or more is too large: it must be below 8 EiB")
+            raise OptionError(
+                f"a size of 2**{text.bit_length() - 1} bytes or more is too large: it must be below 8 EiB"
+            )
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:

@@ -71,14 +71,18 @@ def test_advice(notebook):
     assert answer["advice"]["current"]["largest"] is None
 
 
-def test_without_data(notebook):
-    result = notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 step(batch)")
+def test_without_data(cpu_notebook):
+    """A step for a GPU is estimated on a machine that has none."""
+    assert cpu_notebook.run("import torch\n" + STEP).success
+    result = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 step(batch)")
     assert result.text.startswith("step(batch): batch 1 to 64, GPU with 24 GiB, 23.3 GiB for PyTorch, estimated\n")
     assert "64: 138.0 MiB (predicted 138.0 MiB)" in result.text
     assert "at 64        by phase: forward pass 138.0 MiB" in result.text
-    assert notebook.shell.user_ns["calls"] == []
-    reason = str(notebook.run("%gpumem fit --dry batch=1..64 torch.ones(batch).sum().item()").text)
-    assert "needs the value of a tensor, such as by item()" in reason
+    assert cpu_notebook.shell.user_ns["calls"] == []
+    reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 torch.ones(batch).sum().item()").text
+    assert "In [3]:1 (torch.ones(batch).sum().item()) needs the value of a tensor, such as by item()" in reason
+    error = cpu_notebook.run("%gpumem fit --dry batch=1..64 step(batch)").error
+    assert "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 
 
 def test_exceptions_restore_the_names(notebook):
