@@ -197,7 +197,8 @@ class ModelStorages:
 
     def values_of_call(self, value: Any) -> list[int]:
         """Return the addresses of the tensors in the arguments or in the result of a call."""
-        return [location.address for location in self._addresses_of("activations", value, 0)]
+        with self.types.without_overrides():
+            return [location.address for location in self._addresses_of("activations", value, 0)]
 
     def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
         cls = type(value)

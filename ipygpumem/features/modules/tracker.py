@@ -147,7 +147,8 @@ class ModuleTracker:
             if index is not None:
                 record(index)
                 if index in self._repeated:
-                    self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
+                    with self._lock, self.phases.not_counted():
+                        self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
 
     def _stack(self) -> list[tuple[int, str]]:
         """Return the calls that are running in this thread, outermost first, each as ``(module index, kind)``."""
