@@ -1,8 +1,18 @@
 /** Distinguishes groups by stack whose innermost lines are the same. */
 
 import { getOrCreate } from "../../data/collections.js";
+import { shorten } from "../../data/units.js";
 
 const MAX_CALLERS = 3;
+const MAX_FRAMES = 200; // in the text of a stack on the screen
+
+/**
+ * A stack as text. On the screen, where the number of groups is limited, it is truncated.
+ * @param {string[]} frames the innermost first @param {number} limit number of groups
+ */
+export function joinFrames(frames, limit) {
+  return Number.isFinite(limit) ? shorten(frames.slice(0, MAX_FRAMES).join(" ← ")) : frames.join(" ← ");
+}
 
 /**
  * The callers at which stacks with the same label differ, as text; empty if the label is unique.

@@ -1,7 +1,7 @@
 /** Compares the groups at two points in time, in one file or in two, as `ipygpumem.snapshot.queries.diff` does. */
 
 import { getOrCreate } from "../../data/collections.js";
-import { distinguishingCallers } from "./callers.js";
+import { distinguishingCallers, joinFrames } from "./callers.js";
 import { groups } from "./groups.js";
 
 const KERNEL = /ipykernel_\d+/g;
@@ -16,10 +16,17 @@ const KERNEL = /ipykernel_\d+/g;
 function diff(before, after, framesOf) {
   /** @type {Map<string, Change>} */
   const changes = new Map();
+  /** @type {Map<string, number>} */
+  const numbers = new Map();
+  /** @type {Map<string, number>} */
+  const numbersOfTexts = new Map();
+  // Numbers, because the text of all frames could be very long
+  const numberOf = (/** @type {string} */ text) =>
+    getOrCreate(numbersOfTexts, text, () => getOrCreate(numbers, text.replace(KERNEL, ""), () => numbers.size));
   const add = (/** @type {import("./groups.js").Group} */ group, /** @type {boolean} */ later) => {
     const frames = framesOf(group, later);
     const id = frames
-      ? JSON.stringify(frames)
+      ? JSON.stringify(frames.map(numberOf))
       : group.file !== undefined
         ? JSON.stringify([group.file, group.line, group.name])
         : group.label;
@@ -53,12 +60,14 @@ export function compare(before, eventBefore, after, eventAfter, key, limit) {
   const bytes = (/** @type {import("./groups.js").Group[]} */ all) => all.reduce((sum, group) => sum + group.bytes, 0);
   const first = live(before, eventBefore);
   const second = live(after, eventAfter);
+  /** @type {Map<import("../model/stacks.js").Frame, string>} */
+  const texts = new Map(); // shared by all stacks
   const changes = diff(first, second, (group, later) => {
     if (group.stack === undefined) return undefined;
     const { stacks } = (later ? after : before).snapshot;
     return stacks.numbers(group.stack).map((number) => {
-      const { file, line, name } = stacks.frames[number];
-      return `${file}:${line} ${name}`;
+      const frame = stacks.frames[number];
+      return getOrCreate(texts, frame, () => `${frame.file}:${frame.line} ${frame.name}`);
     });
   });
   const sent = changes.slice(0, limit);
@@ -66,7 +75,9 @@ export function compare(before, eventBefore, after, eventAfter, key, limit) {
   return {
     before: bytes(first),
     after: bytes(second),
-    changes: sent.map(({ frames, ...change }, i) => ({ ...change, via: callers[i], text: frames?.join(" ← ") })),
+    changes: sent.map(({ frames, ...change }, i) => {
+      return { ...change, via: callers[i], text: frames && joinFrames(frames, limit) };
+    }),
     more: Math.max(changes.length - limit, 0),
   };
 }

@@ -7,7 +7,7 @@ import { countWhile, getOrCreate } from "../../data/collections.js";
 import { decode } from "../../data/decode.js";
 import { ViewerError } from "../../data/errors.js";
 import { Snapshot } from "../model/snapshot.js";
-import { distinguishingCallers } from "./callers.js";
+import { distinguishingCallers, joinFrames } from "./callers.js";
 import { describe, describeEvent, stackOf } from "./describe.js";
 import { compare } from "./diff.js";
 import { expand } from "./expand.js";
@@ -189,7 +189,7 @@ export class Engine {
     const sent = all.slice(0, limit).map((group) => {
       if (group.stack === undefined) return group;
       const frames = stackOf(snapshot, group.stack).map(({ place, name }) => `${place} ${name}`);
-      return { ...group, frames, text: frames.join(" ← ") };
+      return { ...group, frames, text: joinFrames(frames, limit) };
     });
     const callers = distinguishingCallers(sent);
     return {
