@@ -26,11 +26,9 @@ from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
 from ipygpumem.measurement.plan import FinishedMeasurement, Plan
 from ipygpumem.measurement.recorder import CellInfo
-
-_NO_CONTEXT = contextlib.nullcontext()
 
 
 class CellMeasurements:
@@ -164,7 +162,7 @@ class CellMeasurements:
             self.ooms.observer.add_error(result.error_in_exec)
         try:
             # an ordinary cell does not change the filters of warnings
-            with shown_warnings_kept() if cell.options is not None else _NO_CONTEXT:
+            with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():
                 error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and (self.ooms.observer.count or self.ooms.recording.template is not None):
                 self.ooms.end_cell(result)
@@ -196,7 +194,7 @@ class CellMeasurements:
             self.live.end(cell.live)
         if not self.numbers.stored_by_ipython:
             self.numbers.store(raw, cell.number)
-        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), NO_CODE
+        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if record.recorder is not None:

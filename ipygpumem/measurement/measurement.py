@@ -41,9 +41,6 @@ class MeasuredCode:
     block: tuple[str, int, int, str] | None = None
 
 
-NO_CODE = MeasuredCode()
-
-
 class MeasurementInterval:
     """Time interval of an open measurement. The constructor adds the interval to the set of open intervals."""
 
@@ -163,7 +160,7 @@ class Measurement:
             self.samples = runtime.sampler.begin(device for device in self._devices if device.name in in_use)
 
     def end(
-        self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode = NO_CODE
+        self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
         """Stop the timer, take the second reading, save the recording and build the report.
 
@@ -185,6 +182,7 @@ class Measurement:
                 pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
             if self.recorder is not None and cell is not None:
+                code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
                 with AllowedInterrupts():
                     self.recorded = self.recorder.save(
