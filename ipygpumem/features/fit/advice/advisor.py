@@ -79,7 +79,7 @@ class Advisor:
                 before, after = current.reserved, change.reserved
             if after <= (1 - _MIN_SAVED) * before:
                 changes.append(change)
-        return Advice(size, self._axes[0].name, current, tuple(changes), observed=self._facts.seconds > 0)
+        return Advice(size, self._axes[0].name, current, tuple(changes))
 
     def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
         """Return a step with activation checkpointing of some blocks."""

@@ -68,14 +68,12 @@ class Advice(PlainData, TableRepr):
         axis: Name of the variable to which the largest sizes refer.
         current: The step without changes.
         changes: The changes.
-        observed: Whether the calls of modules and optimizers are known, without which few changes can be predicted.
     """
 
     size: tuple[int, ...]
     axis: str
     current: Change
     changes: tuple[Change, ...]
-    observed: bool = True
 
     def __iter__(self) -> Iterator[Change]:
         return iter(self.changes)

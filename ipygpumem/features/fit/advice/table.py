@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 def advice_tables(advice: Advice) -> list[Table]:
     """Return the table of changes, and a table with the code of each change."""
     at = f"{advice.axis} {size_name(advice.size)}"
-    notes = () if advice.observed else ("Activation checkpointing and other changes are predicted only without --dry.",)
     if not advice.changes:
-        return [Table(f"No known change saves 1% of the peak at {at}.", (), (), notes)]
+        return [Table(f"No known change saves 1% of the peak at {at}.", (), ())]
     header = ("allocated", "saved", "reserved", f"largest {advice.axis}", "added time")
     rows = [TableRow(change.name, _cells(advice, change), 1, note=change.note) for change in (advice.current, *advice)]
     shown = {change.code.partition("\n")[0]: change for change in advice}.values()  # one of several similar changes
@@ -28,7 +27,7 @@ def advice_tables(advice: Advice) -> list[Table]:
         for number, line in enumerate((change.name, *change.code.splitlines()))
     ]
     return [
-        Table(f"changes, predicted at {at}", header, tuple(rows), notes),
+        Table(f"changes, predicted at {at}", header, tuple(rows)),
         Table("how to make these changes", (), tuple(code), code=True),
     ]
 
