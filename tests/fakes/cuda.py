@@ -132,8 +132,9 @@ class FakeGpu:
             self.outside(size, device)
 
     def wait_for_samples(self):
-        """Wait until the sampler has read every device at least once."""
-        last = self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] + 2 * len(self.devices)  # one may be in progress
+        """Wait until the sampler has taken at least one complete sample of every device."""
+        # one sample may be in progress before its call of NVML, and another one after it
+        last = self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] + 3 * len(self.devices)
         end = time.monotonic() + 10
         while self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] < last:
             assert time.monotonic() < end, "the sampler does not run"
