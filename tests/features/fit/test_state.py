@@ -528,3 +528,5 @@ def test_host_memory_is_insufficient(allocations, monkeypatch):
         "cannot be saved in host memory, of which 0.0 MiB is available" in ipygpumem.fit(training.step, SIZES).refusal
     )
     assert not training.steps
+    training.reads_values = False
+    assert not ipygpumem.fit(training.step, [2, 4, 8], dry=True, on="2 GiB").refusal, "contents are not saved"

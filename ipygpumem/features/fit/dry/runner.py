@@ -179,7 +179,7 @@ class DryRunner:
         """Delete the tensors without data. Return a sentence if objects that were not restored still refer to some."""
         if self._device is not None:
             self._device.close()
-        gc.collect()
+        gc.collect(1)
         count = 0 if self._device is None else self._device.remaining()
         self._device = None
         if not count:
