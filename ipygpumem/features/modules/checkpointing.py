@@ -77,19 +77,18 @@ def _calls(
     for number, call in enumerate(tracker.calls):
         if call.module in calls and call.graph is None and "backward" not in call.phases:
             calls[call.module].append(number)
-    following = boundary(min(lookup.event(begin) for name, begin, _ in tracker.spans if name == "backward"))
+    backward = boundary(min(lookup.event(begin) for name, begin, _ in tracker.spans if name == "backward"))
     result = []
-    for index, (first, last) in sorted(
-        calls.items(), key=lambda item: -item[1][0]
-    ):  # in the order of the backward pass
+    for index, (first, last) in calls.items():
         begin, end = (boundary(lookup.event(tracker.calls[number].at)) for number in (first, last))
+        outputs = numbers(last)
         inside = (requests.start >= begin) & (requests.start < end) & (requests.end >= end)
-        freed = requests.end[inside & (requests.end < len(requests.operations))]
-        if len(freed) and freed.max() >= following:
+        inside[outputs] = False
+        freed = requests.end[inside & (requests.end >= backward) & (requests.end < len(requests.operations))]
+        if len(freed):
             autocast = bool(converted[inside].any())
-            needed = _operation_before(requests.operations, following, int(freed[freed >= following].min()))
-            result.append(ModuleCall(index, begin, end, needed, numbers(first), numbers(last), autocast, 0.0))
-            following = int(freed.max()) + 1
+            needed = _operation_before(requests.operations, backward, int(freed.min()))
+            result.append(ModuleCall(index, begin, end, needed, numbers(first), outputs, autocast, 0.0))
     return result
 
 
