@@ -14,6 +14,8 @@ from ipygpumem.snapshot.model.timeline import BEFORE, Ints
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
+_TOP_LEVEL = ("<module>", "<cell line")
+"""Names of the top-level code of a module or a notebook cell, which depend on the version of IPython."""
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
 _OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper)$")
@@ -90,7 +92,8 @@ class StepRecording:
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
         keys = (
-            tuple(replace(frame, file="") if frame.name == "<module>" else frame for frame in stack) for stack in stacks
+            tuple(replace(frame, file="") if frame.name.startswith(_TOP_LEVEL) else frame for frame in stack)
+            for stack in stacks
         )
         return np.asarray([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)[inverse]
 
