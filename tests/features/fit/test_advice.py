@@ -285,6 +285,24 @@ def test_trials():
     assert json.loads(json.dumps(result.to_dict()))["trials"][0]["size"] == list(size)
 
 
+def test_trials_that_fail(monkeypatch):
+    """A step that cannot be recomputed fails only in the trials."""
+    training = Training(UNet(), images)
+    forward = UNet.forward
+
+    def limited(model, x):
+        if any("forward" in vars(module) for module in model.modules()):
+            raise ValueError("no recomputation")
+        return forward(model, x)
+
+    monkeypatch.setattr(UNet, "forward", limited)
+    result = ipygpumem.fit(training.step, range(1, 33), most=0.0001, try_changes=True)
+    assert not result.trials
+    assert not result.refusal
+    assert "With checkpoint 3 of 3 blocks, the step failed: no recomputation" in str(result)
+    assert not any("forward" in vars(module) for module in training.model.modules())
+
+
 def test_nothing_to_change():
     model = nn.Linear(64, 64)
 

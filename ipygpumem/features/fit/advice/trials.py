@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.errors import first_line
 from ipygpumem.features.fit.advice.blocks import Checkpointing
 from ipygpumem.features.fit.advice.model import Trial
-from ipygpumem.features.fit.probes import FitError
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.advisor import Advisor
@@ -32,7 +32,7 @@ def run_trials(search: Search, runner: StepRunner, advisor: Advisor) -> Iterator
         try:
             with Checkpointing([all_blocks[block] for block in blocks]):
                 measured = runner.run(size).peaks[search.index].allocated
-        except FitError as refusal:
-            search.notes.append(f"{name}: {refusal}")
+        except Exception as error:
+            search.notes.append(f"With {name}, the step failed: {first_line(error)}")
             continue
         yield Trial(name, size, predicted, measured)
