@@ -152,6 +152,15 @@ class PeakTracker:
             if self._removing:
                 self._remove_if_unused()
 
+    def user_stats(self) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
+        """Return the peaks saved for the user, for `restore_user_stats`."""
+        return dict(self._user_stats)
+
+    def restore_user_stats(self, saved: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        """Undo resets of peaks since `user_stats` was called."""
+        with self._lock:
+            self._user_stats.update(saved)
+
     def discard(self, index: int) -> None:
         """Reset the peaks of a device to exclude allocations by this package, such as those of the first kernels."""
         with self._lock:

@@ -111,14 +111,19 @@ def _is_slot(instance: Any, name: str) -> bool:
     return any(isinstance(type_dict(base).get(name), types.MemberDescriptorType) for base in mro(type(instance)))
 
 
-def restore_names(variables: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Restore the global variables of a module or notebook."""
+def restore_names(variables: dict[str, Any], saved: dict[str, Any], names: set[str] | None) -> None:
+    """Restore the global variables of a module or notebook, except names that only other threads can have set.
+
+    ``names`` contains the names in the code of the step; it is None if the code can set any name.
+    """
     for name in variables.keys() - saved.keys():
+        if names is not None and name not in names:
+            continue
         # a submodule that the step has imported stays imported
         if not is_instance(variables[name], types.ModuleType) or variables.get("__name__") == "__main__":
             del variables[name]
     for name, value in saved.items():
-        if name not in variables or variables[name] is not value:
+        if (names is None or name in names) and (name not in variables or variables[name] is not value):
             variables[name] = value
 
 

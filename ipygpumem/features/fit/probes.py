@@ -7,7 +7,7 @@ import gc
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,6 +93,7 @@ class StepRunner:
         self._code = code
         self._collects = gc.isenabled()
         self._observer: StepObserver | None = None
+        self._user_stats: dict[int, Any] = {}
 
     def start(self) -> None:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
@@ -116,6 +117,7 @@ class StepRunner:
         for index in pytorch.devices_in_use():
             peaks.enter(scope, index, reset=True)  # saves the peaks for the program
         peaks.drop(scope)
+        self._user_stats = peaks.user_stats()
 
     def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> RecordedStep:
         """Run the step once, observed by ``observer``.
@@ -128,16 +130,18 @@ class StepRunner:
         peaks, torch, self._observer = self._runtime.peaks, self.torch, observer
         recorder = Recorder(self._runtime) if record else None
         out_of_memory = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
+        scope = peaks.scope()
         try:
             for index in pytorch.devices_in_use():
                 peaks.discard(index)
+                peaks.enter(scope, index, reset=False)
             if recorder is not None:
                 recorder.start()
             # a garbage collection at a random moment would make runs differ
             with gc_paused(), observer or contextlib.nullcontext():
                 check_result(self._code.text, self._code.run(size))
-            after = {index: allocator.allocator_statistics(peaks.stats(index)) for index in pytorch.devices_in_use()}
-            reached = {index: statistics.peak for index, statistics in after.items()}
+            after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
+            reached = after | scope.reached  # the step itself may have reset the peaks
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             snapshot = None if recorder is None else self._snapshot(recorder, size)
             return RecordedStep(reached, snapshot, recorder, observer)
@@ -146,6 +150,7 @@ class StepRunner:
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
             raise FitError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
         finally:
+            peaks.drop(scope)
             if recorder is not None:
                 recorder.stop()
             gc.collect(1)  # reference cycles of this run, which are not older than the run
@@ -173,6 +178,7 @@ class StepRunner:
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)
+        self._runtime.peaks.restore_user_stats(self._user_stats)
         return []
 
     def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> Updates:

@@ -5,34 +5,43 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import io
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ipygpumem.core.introspection import attempt
+from ipygpumem.core.introspection import attempt, mro
 
 _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
+    io.IOBase: lambda _: (),  # files are iterators, too
     memoryview: lambda value: [value.obj],
     weakref.ref: lambda value: [weakref.ref.__call__(value)],
     weakref.WeakValueDictionary: lambda value: list(value.values()),
     weakref.WeakSet: list,
     contextvars.ContextVar: lambda value: [value.get(None)],
     threading.local: lambda value: [value.__dict__],
+    type({}.keys()): lambda value: [value.mapping],
+    type({}.values()): lambda value: [value.mapping],
+    type({}.items()): lambda value: [value.mapping],
     types.MappingProxyType: lambda value: list(value.values()),
     functools._lru_cache_wrapper: lambda value: [value.__wrapped__, *_cached_values(value)],
 }
 
 
+_READERS = {id(kind): read for kind, read in _REFERENTS.items()}
+"""By ID, because metaclasses can define ``__hash__`` and ``__subclasscheck__``."""
+
+
 def is_reference(value: Any) -> bool:
     """Return whether a value is an object of the standard library with references, such as ``weakref.ref``."""
-    return issubclass(type(value), tuple(_REFERENTS))
+    return any(id(base) in _READERS for base in mro(type(value)))
 
 
 def referents(reference: Any) -> Iterable[Any]:
     """Return the objects that a reference refers to."""
-    read = next(read for kind, read in _REFERENTS.items() if issubclass(type(reference), kind))
+    read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 
 
@@ -52,6 +61,12 @@ def sparse_components(tensor: Any) -> tuple[Any, ...]:
     rows = ("crow", "col") if layout in {"torch.sparse_csr", "torch.sparse_bsr"} else ("ccol", "row")
     names = ("_indices", "_values") if layout == "torch.sparse_coo" else (*(f"{row}_indices" for row in rows), "values")
     return tuple(getattr(tensor.detach(), name)() for name in names)
+
+
+def tensor_hooks(tensor: Any) -> list[Any]:
+    """Return the dicts of the hooks of a tensor, without those that do not exist."""
+    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return [hooks for name in names if (hooks := attempt(functools.partial(getattr, tensor, name)))]
 
 
 def _cached_values(cached_function: Any) -> list[Any]:

@@ -59,7 +59,7 @@ class SavedState:
     Args:
         torch: The module torch.
         roots: Objects at which the search for the state starts, by name.
-        namespaces: Global variables to save.
+        namespaces: Global variables, and the names of those to save.
         contents: Whether to save the contents of tensors. Otherwise, they must not be changed.
 
     Raises:
@@ -70,23 +70,22 @@ class SavedState:
         self,
         torch: Any,
         roots: Mapping[str, Any],
-        namespaces: Iterable[dict[str, Any]] = (),
+        namespaces: Iterable[tuple[dict[str, Any], Iterable[str]]] = (),
         *,
         contents: bool = True,
     ) -> None:
         self._torch = torch
         self._saves_contents = contents
         self.objects = objects = StepObjects(torch, roots)
-        for variables in namespaces:
-            if not any(variables is known for known in objects.namespaces):
-                objects.namespaces.append(variables)
+        for variables, names in namespaces:
+            objects.add_namespace(variables, names)
         if any(map(torch.nn.parameter.is_lazy, objects.tensors)):
             raise OptionError("the model has lazy parameters, which the first step initializes: run one step first")
         with _without_modes(torch):
             self._aliases = [
                 (tensor, tensor.data, _version(tensor), tensor.requires_grad, tensor.grad_fn is not None)
                 for tensor in objects.tensors
-                if not tensor.is_meta
+                if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"  # as in exported graphs
             ]
             arrays = list(_writable_arrays(objects.arrays))
             if contents:
@@ -97,7 +96,9 @@ class SavedState:
         self._arrays = [(array, array.copy()) for array in arrays]
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, attributes(instance), type(instance)) for instance in objects.instances]
-        self._variables = [(variables, dict(variables)) for variables in objects.namespaces]
+        self._variables = [
+            (variables, dict(variables), objects.names[id(variables)]) for variables in objects.namespaces
+        ]
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
         self._grad_enabled = torch.is_grad_enabled()
@@ -152,7 +153,10 @@ class SavedState:
 
     def _restore_contents(self, tensor: Any, nbytes: int, saved: Any) -> None:
         _restore_size(tensor, nbytes)
-        self._bytes(tensor).copy_(saved)
+        contents = self._bytes(tensor)
+        # memory that the step has not changed may be read-only, such as that of a file
+        if contents is tensor or contents.device.type != "cpu" or not self._torch.equal(contents, saved):
+            contents.copy_(saved)
 
     def _bytes(self, tensor: Any) -> Any:
         torch = self._torch
@@ -170,12 +174,13 @@ class SavedState:
                 yield _Gradient(leaf, functools.partial(_identity, gradient), None, _version(gradient))
                 continue
             value = gradient.detach().to("cpu", copy=True)
+            reference = functools.partial(_identity, gradient) if gradient._is_view() else weakref.ref(gradient)
             layout = (gradient.size(), gradient.stride()) if gradient.layout is self._torch.strided else ()
-            yield _Gradient(leaf, weakref.ref(gradient), value, _version(gradient), layout, _nbytes(gradient))
+            yield _Gradient(leaf, reference, value, _version(gradient), layout, _nbytes(gradient))
 
     def _leaves(self) -> Iterator[Any]:
         for tensor in self.objects.tensors:
-            if tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None):
+            if tensor.retains_grad or (tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None)):
                 yield tensor
 
     def _restore_gradient(self, saved: _Gradient) -> None:

@@ -21,7 +21,7 @@ class StepCode:
         axes: Variables that determine the size.
         run: Function that runs the step at a size.
         roots: Objects, by name, at which the search for the state of the step begins.
-        namespaces: Global variables that the step may set.
+        namespaces: Global variables, and the names of those that the statement may set.
         sources: Source code of notebook cells by file name.
         numbers: Execution counts of notebook cells by file name.
     """
@@ -30,7 +30,7 @@ class StepCode:
     axes: tuple[Axis, ...]
     run: Callable[[Size], Any]
     roots: Mapping[str, Any]
-    namespaces: tuple[dict[str, Any], ...] = ()
+    namespaces: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ def statement_step(
         return run()
 
     roots = {name: variables[name] for name in names & variables.keys()}
-    return StepCode(text, axes, at, roots, (variables,))
+    return StepCode(text, axes, at, roots, ((variables, frozenset(names)),))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

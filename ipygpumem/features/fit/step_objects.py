@@ -22,6 +22,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import (
     attempt,
     instance_dict,
+    is_exactly,
     is_instance,
     is_library_file,
     mro,
@@ -29,7 +30,7 @@ from ipygpumem.core.introspection import (
     type_dict,
 )
 from ipygpumem.features.fit.containers import items_of
-from ipygpumem.features.fit.references import cell_contents, is_reference, referents, sparse_components
+from ipygpumem.features.fit.references import cell_contents, is_reference, referents, sparse_components, tensor_hooks
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
@@ -49,6 +50,9 @@ _STANDARD = {
 _DATA = "torch.utils.data"
 """Its objects are searched, but not restored, because iterators of loaders can own processes."""
 _EXCLUDED = (_DATA, "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
+_DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
+"""Functions that can set any global variable."""
+_MODULE = type.__dict__["__module__"].__get__
 _MAX_OBJECTS = 3_000_000
 
 
@@ -64,6 +68,7 @@ class StepObjects:
         containers: Instances of the built-in mutable containers and of their subclasses, with their names.
         instances: Objects with attributes, including user-defined classes.
         namespaces: Global variables of user-defined functions.
+        names: For the ID of each namespace, the names in the code that uses it, or None if the code can set any name.
         cells: Variables of enclosing functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
@@ -78,6 +83,7 @@ class StepObjects:
         self.containers: list[tuple[str, Any]] = []
         self.instances: list[Any] = []
         self.namespaces: list[dict[str, Any]] = []
+        self.names: dict[int, set[str] | None] = {}
         self.cells: list[types.CellType] = []
         self.arrays: list[Any] = []
         self.generators: list[Any] = []
@@ -102,23 +108,24 @@ class StepObjects:
         if is_instance(value, self._torch.Tensor):
             self.tensors.append(value)
             self._push(name, sparse_components(value))
+            self._push(name, tensor_hooks(value))
             self._visit_attributes(value)
         elif self._is_generator(value):
             self.generators.append(value)
         elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self.arrays.append(value)
             self._push(name, value.flat if value.dtype.hasobject else ())
-        elif hasattr(kind, "__next__") and not any(map(_is_user_class, mro(kind))):
+        elif is_reference(value):
+            self._push(name, referents(value))
+        elif _defines(kind, "__next__") and not any(map(_is_user_class, mro(kind))):
             self.iterators.append((name, value))
             self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
             self.containers.append((name, value))
             self._visit_items(name, value)
-            if kind not in {*_CONTAINERS, collections.OrderedDict, collections.defaultdict}:
+            if not is_exactly(value, (*_CONTAINERS, collections.OrderedDict, collections.defaultdict)):
                 self._visit_instance(value)
-        elif is_reference(value):
-            self._push(name, referents(value))
-        elif str(kind.__module__).startswith(_DATA):
+        elif _module_name(kind).startswith(_DATA):
             self._pending += (instance_dict(value) or {}).items()
         elif not self._visit_code_object(name, value) and self._is_followed(kind):
             self._visit_instance(value)
@@ -140,6 +147,8 @@ class StepObjects:
             self._push(name, (value.__func__,))
         elif issubclass(kind, types.BuiltinFunctionType):
             self._push(name, (value.__self__,))
+        elif issubclass(kind, functools.cached_property):
+            self._push(name, (value.func,))
         elif issubclass(kind, property):
             self._push(name, (value.fget, value.fset))
         else:
@@ -151,7 +160,7 @@ class StepObjects:
         if type(frame) is types.FrameType:
             self._pending += frame.f_locals.items()
             self._visit_user_code(frame.f_code, frame.f_globals)
-        elif type(value).__module__ in {"builtins", "itertools"}:
+        elif _module_name(type(value)) in {"builtins", "itertools"}:
             self._push(name, gc.get_referents(value))
 
     def _push(self, name: str, values: Iterable[Any]) -> None:
@@ -179,7 +188,7 @@ class StepObjects:
         self._pending.append(("", type(value)))
 
     def _visit_class(self, kind: type) -> None:
-        bases = [base for base in mro(kind) if _is_user_class(base)]
+        bases = [base for base in (*mro(kind), *mro(type(kind))) if _is_user_class(base)]
         self.instances += bases
         for base in bases:
             self._pending += [(name, item) for name, item in type_dict(base).items() if not name.startswith("__")]
@@ -220,10 +229,22 @@ class StepObjects:
                     pending.append(vars(namespace[name]))
                 else:
                     self._pending.append((name, namespace[name]))
-        self.namespaces += [new for new in visited if not any(new is known for known in self.namespaces)]
+        for namespace in visited:
+            self.add_namespace(namespace, names)
+
+    def add_namespace(self, variables: dict[str, Any], names: Iterable[str]) -> None:
+        """Add global variables that code with these names uses."""
+        if id(variables) not in self.names:
+            self.namespaces.append(variables)
+            self.names[id(variables)] = set()
+        known = self.names[id(variables)]
+        if known is not None:
+            known.update(names)
+            if not known.isdisjoint(_DYNAMIC):
+                self.names[id(variables)] = None
 
     def _is_generator(self, value: Any) -> bool:
-        name = f"{type(value).__module__}.{type(value).__name__}"
+        name = f"{_module_name(type(value))}.{type(value).__name__}"
         return (
             is_instance(value, self._torch.Generator)
             or (issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom))
@@ -231,14 +252,14 @@ class StepObjects:
         )
 
     def _is_followed(self, kind: type) -> bool:
-        module = str(kind.__module__)
+        module = _module_name(kind)
         if self._torch.nn.Module in mro(kind):
             return True
         if module.startswith(_EXCLUDED):
             return False
         if f"{module}.{kind.__qualname__}" in _STANDARD:
             return True
-        known = module.partition(".")[0] in _PACKAGES or hasattr(kind, "state_dict")
+        known = module.partition(".")[0] in _PACKAGES or _defines(kind, "state_dict")
         return known or any(_is_user_class(base) for base in mro(kind))
 
 
@@ -247,6 +268,15 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _nested(constant)
+
+
+def _defines(kind: type, name: str) -> bool:
+    """Return whether a class has an attribute, without calling methods of its metaclass."""
+    return any(name in type_dict(base) for base in mro(kind))
+
+
+def _module_name(kind: type) -> str:
+    return str(_MODULE(kind))
 
 
 def _is_user_module(module: Any) -> bool:
@@ -258,11 +288,10 @@ def _is_user_module(module: Any) -> bool:
 
 
 def _is_user_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__ or "")
-    if kind.__module__ == "__main__":
-        return True
-    file = None if module is None else getattr(module, "__file__", None)
-    return file is not None and not is_library_file(file) and not (kind.__module__ or "").startswith("ipygpumem.")
+    name = _module_name(kind)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    is_user_file = type(file) is str and not is_library_file(file) and not name.startswith("ipygpumem.")
+    return name == "__main__" or is_user_file
 
 
 def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Updates:
         self._handle: Any = None
         self._state: dict[int, list[Any]] = {}
         self._optimizers: list[Any] = []
+        self._thread = threading.get_ident()
         self.run: set[str] = set()
         self.skipped = False
         self.computed: dict[int, ComputedUpdate | None] = {}
@@ -100,6 +102,8 @@ class Updates:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)
 
     def _replace(self, optimizer: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread and id(optimizer) not in self.computed:
+            return None  # another thread trains another model
         update = self.prepare(optimizer)
         if update is None:
             self.run.add(type(optimizer).__name__)

@@ -511,6 +511,66 @@ def test_sparse_and_nested_tensors(allocations):
     assert [part.tolist() for part in nested.unbind()] == [[1.0] * 2, [1.0] * 3]
 
 
+class OddMeta(type):
+    """A metaclass whose methods raise an exception."""
+
+    def __getattr__(cls, name):
+        raise RuntimeError(name)
+
+    def __eq__(cls, other):
+        raise RuntimeError("comparison")
+
+    def __hash__(cls):
+        raise RuntimeError("hash")
+
+
+class Odd(metaclass=OddMeta):
+    """A class that is only mentioned by the step."""
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_objects_that_are_not_changed(allocations, tmp_path):
+    """Tensors in read-only memory, classes with special methods, and variables that only another thread sets."""
+    np.arange(1000, dtype=np.int16).tofile(tmp_path / "tokens")
+    tokens = torch.from_numpy(np.memmap(tmp_path / "tokens", np.int16, "r"))
+    odd, retained = Odd(), nn.Linear(8, 8)(torch.ones(8))
+    retained.retain_grad()
+    retained.sum().backward(retain_graph=True)
+
+    def step(batch):
+        assert type(odd) is Odd
+        assert tokens[batch] == batch
+        retained.sum().backward(retain_graph=True)
+        torch.zeros(batch, 1 << 16)
+        other_thread()
+
+    def other_thread():
+        name = "result"
+        thread = threading.Thread(target=vars(sys.modules[__name__]).__setitem__, args=(name, 1))
+        thread.start()
+        thread.join()
+
+    try:
+        assert not ipygpumem.fit(step, range(1, 17)).refusal
+        assert globals()["result"] == 1
+    finally:
+        globals().pop("result", None)
+    assert torch.equal(retained.grad, torch.ones(8))
+
+
+def test_step_that_resets_the_peaks(allocations, fake_gpu):
+    fake_gpu.free(fake_gpu.alloc(400 << 20))
+    peak = torch.cuda.max_memory_allocated()
+
+    def step(batch):
+        torch.zeros(batch, 1 << 20)
+        torch.cuda.reset_peak_memory_stats()
+
+    result = ipygpumem.fit(step, range(1, 17))
+    assert torch.cuda.max_memory_allocated() == peak
+    assert result.predict(8) == 8 << 22
+
+
 def test_lazy_parameters(allocations):
     model = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d())
     result = ipygpumem.fit(lambda batch: model(torch.randn(batch + 1, 4)).sum().backward(), range(1, 17))
