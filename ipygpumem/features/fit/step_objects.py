@@ -253,7 +253,7 @@ class StepObjects:
 
     def _is_followed(self, kind: type) -> bool:
         module = _module_name(kind)
-        if self._torch.nn.Module in mro(kind):
+        if any(base is self._torch.nn.Module for base in mro(kind)):
             return True
         if module.startswith(_EXCLUDED):
             return False
