@@ -103,6 +103,12 @@ def test_kernels_of_a_gpu():
     # input and output of the layer, a mask of bool, and the result
     assert saved(dropout) == pytest.approx(4 + 4 + 1 + 4, rel=0.01)
 
+    def inference(batch):
+        x = functional.dropout(torch.ones(batch, 256, 64), 0.1, training=False)
+        functional.interpolate(x[:, None], scale_factor=0.5, mode="bilinear")
+
+    assert saved(inference) == pytest.approx(4 + 1, rel=0.01)
+
     def attention(batch):
         q = layer(torch.ones(1, batch, 256, 64))
         functional.scaled_dot_product_attention(q, q, q, mask, 0.1).sum().backward()
@@ -222,7 +228,7 @@ def test_refusals(step, reason):
 
 
 def test_tensors_that_remain():
-    cache = []
+    cache, layer = [], nn.Linear(4, 4)
 
     class Loader:
         """An object that is not searched, because it belongs to a library."""
@@ -231,6 +237,7 @@ def test_tensors_that_remain():
 
         def load(self, batch):
             cache.append(torch.ones(batch))
+            layer(torch.ones(batch, 4)).sum().backward()
 
     loader = Loader()
 
@@ -239,6 +246,7 @@ def test_tensors_that_remain():
 
     (note,) = dry(step).notes
     assert note == "Objects that are not part of the step's state refer to 5 tensors without data."
+    assert layer.weight.grad is None
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,13 @@ _FLOAT32_OPERATIONS = (
 """Operations that autocast runs in float32 on a GPU (``aten/src/ATen/autocast_mode.h``)."""
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
 """Those of them whose kernels convert the values of their argument, so that it is not copied."""
+_DECOMPOSED = (
+    "matmul", "native_batch_norm", "hardshrink", "softshrink", "one_hot", "multi_margin_loss",
+    *(f"upsample_{kind}{dimensions}d" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear")
+      for dimensions in (1, 2, 3)),
+    *(f"_upsample_nearest_exact{dimensions}d" for dimensions in (1, 2, 3)),
+)  # fmt: skip
+"""Operations that PyTorch's Python dispatcher would decompose for compilation, and which then need other memory."""
 _MAX_FLASH_HEAD = 256
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Number of gates for each mode of cuDNN: RNN with ReLU, RNN with tanh, LSTM and GRU."""
@@ -67,7 +74,7 @@ def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
 
 
 def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
-    """Return operations, the dispatch keys of their kernels, and the kernels that replace them."""
+    """Return operations, the dispatch keys of their kernels, and the kernels that replace them, if any."""
     aten, keys = torch.ops.aten, torch._C.DispatchKey
     composite = keys.CompositeImplicitAutograd
     resolve_key: Any = import_module("torch._ops").resolve_key
@@ -82,6 +89,9 @@ def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
         # autocast converts only the parts of this operation on a GPU
         (loss, keys.AutocastCPU, functools.partial(loss._op_dk, composite)),
     ]
+    for packet in filter(None, (getattr(aten, name, None) for name in _DECOMPOSED)):
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+        kernels += [(operation, key, None) for operation in overloads for key in (composite, keys.Autograd)]
     for name in _FLOAT32_OPERATIONS:
         packet = getattr(aten, name, None)
         for overload in () if packet is None else packet.overloads():
