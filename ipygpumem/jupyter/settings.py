@@ -142,18 +142,16 @@ class Settings(Configurable):
         "fails. A limited number of events is recorded continuously. In the name, {n} expands to a counter, {host} to "
         "the host name and {time} to the current time, as in 'oom_{n}.pickle'. None: record nothing.",
     ).tag(config=True)
-    _values: Any = None
+    values = SimpleNamespace()
+    """The values of all settings, which take less time to read than the traits."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._update_values(None)
 
     @observe(All)
-    def _discard_values(self, _: Any) -> None:
-        self._values = None
-
-    @property
-    def values(self) -> Any:
-        """Namespace with the values of all settings, which takes less time to read than the traits."""
-        if self._values is None:
-            self._values = SimpleNamespace(**self.trait_values(config=True))
-        return self._values
+    def _update_values(self, _: Any) -> None:
+        self.values = SimpleNamespace(**self.trait_values(config=True))
 
 
 def without_invalid_values(config: Config, section: str) -> tuple[Config, list[str]]:
