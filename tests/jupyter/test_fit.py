@@ -106,7 +106,7 @@ def test_exceptions_restore_the_names(notebook):
             "step(batch)",
             "'step(batch)' does not begin with a variable and its range, such as batch=1..4096 step(batch)",
         ),
-        ("batch=1..64", "the statement after batch=1..64 is missing: add it, such as batch=1..64 step(batch)"),
+        ("batch=1..64", "the statement after batch=1..64 is missing: add one, as in batch=1..64 step(batch)"),
         ("batch=1..64 (x for x in range(batch))", "returns a generator, whose code has not run"),
         ("batch=1..64 batch + 1", "batch + 1 allocates no GPU memory at the size 2"),
         ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, got 'many'"),

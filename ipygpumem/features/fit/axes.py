@@ -92,7 +92,7 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
         raise OptionError(f"{text!r} does not begin with a variable and its range, such as batch=1..4096 step(batch)")
     if not statement:
         name = axes[0].name
-        raise OptionError(f"the statement after {text.strip()} is missing: add it, such as {name}=1..64 step({name})")
+        raise OptionError(f"the statement after {text.strip()} is missing: add one, as in {name}=1..64 step({name})")
     return check_axes(axes), statement
 
 

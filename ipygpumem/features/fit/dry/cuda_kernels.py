@@ -112,7 +112,7 @@ def _set_kernel(operation: Any, key: Any, kernel: Any) -> None:
 
 
 def _device_mode(torch: Any) -> Any:
-    """Return a mode in which the devices ``cuda`` and ``meta`` are host memory."""
+    """Return a mode in which tensors on the devices ``cuda`` and ``meta`` are stored in host memory."""
     overrides: Any = import_module("torch.overrides")
     cpu = torch.device("cpu")
 
