@@ -1,9 +1,10 @@
-"""Imports between packages run in one direction, and each third-party library is imported in one place."""
+"""Imports between packages run in one direction, modules and folders are small, and each library has one place."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -103,6 +104,19 @@ def test_imports_by_name():
         if pattern.search(path.read_text(encoding="utf-8"))
     }
     assert files == {"__init__.py", "core/report.py"}
+
+
+def test_size_of_modules_and_folders():
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert [str(path) for path, lines in sizes.items() if lines > 300] == []
+    modules = Counter(path.parent for path in sizes)
+    assert [str(folder) for folder, number in modules.items() if number > 20] == []
+    names = {path.name: set() for path in sizes}
+    for path in sizes:
+        names[path.name].add(path.parent)
+    pattern = {"__init__.py", "collect.py", "command.py", "model.py", "table.py"}  # of a feature
+    assert [name for name in names.keys() - pattern if len(names[name]) > 2] == []
+    assert len((PACKAGE.parent / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
 
 def test_no_import_cycles():

@@ -28,9 +28,10 @@ from ipygpumem.features.fit.containers import (
     restore_items,
     restore_names,
 )
+from ipygpumem.features.fit.random_numbers import random_state
 from ipygpumem.features.fit.references import cell_contents
 from ipygpumem.features.fit.side_effects import position
-from ipygpumem.features.fit.step_objects import StepObjects, random_state
+from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.sources.host import read_host
 
 _HOST_SHARE = 0.5
