@@ -64,6 +64,7 @@ class ProfilerSession:
         self.error = ""
         self.cost = 0.0
         self._profile: Any | None = None
+        self._profile_function: Any = None
         self._thread = 0
         self._began = 0.0
         self._pid = os.getpid()
@@ -98,6 +99,7 @@ class ProfilerSession:
         options = {"profile_memory": True, "record_shapes": True, "with_stack": True}
         if "acc_events" in inspect.signature(profiler.profile).parameters:
             options["acc_events"] = True  # PyTorch 2.11 warns about profile cycles even for one (pytorch#180348)
+        self._profile_function = sys.getprofile()  # PyTorch replaces it and then removes its own
         try:
             with _kineto_silenced():
                 profile = profiler.profile(activities=activities, **options)
@@ -136,6 +138,8 @@ class ProfilerSession:
                 self.error = "torch.profiler returned no results"
         except Exception as error:
             self.error = f"torch.profiler failed to stop: {first_line(error)}"
+        if callable(self._profile_function) and sys.getprofile() is None:
+            sys.setprofile(self._profile_function)
         self.cost += time.perf_counter() - began
 
     def _before_other_profiler(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -75,6 +76,21 @@ def test_plain_json(session, tmp_path):
     session.stop()
     session.write(tmp_path / "trace.json")
     assert "traceEvents" in trace_of_profiler(tmp_path / "trace.json")
+
+
+def test_profile_function_of_the_program_is_restored():
+    previous, session = sys.getprofile(), ProfilerSession()
+
+    def function(frame, event, argument):
+        """Ignore the event."""
+
+    sys.setprofile(function)
+    try:
+        session.start()
+        session.stop()
+        assert sys.getprofile() is function
+    finally:
+        sys.setprofile(previous)
 
 
 def test_session_ends_before_profiler_in_code_starts(session, tmp_path):
