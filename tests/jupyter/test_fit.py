@@ -127,3 +127,4 @@ def test_invalid_lines(notebook, line, message):
 def test_without_a_gpu(cpu_notebook):
     error = cpu_notebook.run("%gpumem fit batch=1..64 print(batch)").error
     assert str(error).startswith("%gpumem fit: the step must run on a GPU, and torch")
+    assert str(error).endswith("to estimate the memory usage without a GPU, use --dry --on '24 GiB'")

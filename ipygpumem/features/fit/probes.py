@@ -87,7 +87,8 @@ class StepRunner:
     def __init__(self, runtime: Runtime, code: StepCode) -> None:
         problem = pytorch.problem(load=True)
         if problem:
-            raise RecordingError(f"the step must run on a GPU, and {problem}")
+            hint = "to estimate the memory usage without a GPU, use --dry --on '24 GiB'"
+            raise RecordingError(f"the step must run on a GPU, and {problem}; {hint}")
         self.torch = sys.modules["torch"]
         self._runtime = runtime
         self._code = code
