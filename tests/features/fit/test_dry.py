@@ -225,6 +225,7 @@ def test_refusals(step, reason):
     result = dry(step)
     assert re.search(reason, result.refusal), result.refusal
     assert "\n" not in result.refusal
+    assert not result.notes, "no tensor of the step remains"
 
 
 def test_tensors_that_remain():

@@ -126,6 +126,7 @@ class DryRunner:
             raise ValueError("updates has not been called")
         log = self._device.log
         log.start()
+        reason = None
         try:
             with gc_paused(), self._without_compilation(), self._device.running():
                 check_result(self._code.text, self._code.run(size))
@@ -133,9 +134,10 @@ class DryRunner:
             reason = _reason(error)
             if reason is None:
                 raise
-            raise FitError(reason) from None
         finally:
             gc.collect(1)
+        if reason is not None:
+            raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
         self._device.label_tensors()
         return DryStep(
             SimulatedRecording(
