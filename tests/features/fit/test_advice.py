@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
-from ipygpumem.features.fit.advice.blocks import BlockName, block_expressions
+from ipygpumem.features.fit.advice.blocks import ModelBlockName, block_expressions
 from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 32
@@ -205,7 +205,7 @@ def test_optimizers():
     ],
 )
 def test_expressions(paths, expected):
-    names = [BlockName("m", path, 3 * path.startswith("h"), False, "Block") for path in paths]
+    names = [ModelBlockName("m", path, 3 * path.startswith("h"), False, "Block") for path in paths]
     assert block_expressions(names) == expected
 
 

@@ -14,7 +14,7 @@ from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
 from ipygpumem.features.fit.advice.candidates import Candidate
 from ipygpumem.features.fit.advice.facts import StepFacts
-from ipygpumem.features.fit.advice.model import Advice, Change
+from ipygpumem.features.fit.advice.model import Advice, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Axis, Size
 from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
@@ -211,13 +211,13 @@ class Advisor:
             code = f'import os\nos.environ["PYTORCH_ALLOC_CONF"] = "{_EXPANDABLE}"  # before torch is imported'
             yield Candidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
 
-    def _predicted(self, candidate: Candidate, size: int) -> Change:
+    def _predicted(self, candidate: Candidate, size: int) -> PredictedChange:
         parts, settings, axis = candidate.parts, candidate.settings, self._axes[0]
         prediction = candidate.step.predict(-(-size // parts), settings=settings)
         largest = candidate.step.largest(
             self._capacity, first=-(-axis.first // parts), last=max(axis.last // parts, 1), settings=settings
         )
-        return Change(
+        return PredictedChange(
             candidate.name,
             candidate.kind,
             prediction.allocated,

@@ -18,7 +18,7 @@ _CHECKPOINT_CODE = "block.forward = partial(checkpoint, block.forward, use_reent
 
 
 @dataclass(frozen=True, slots=True)
-class BlockName:
+class ModelBlockName:
     """How the program refers to a module.
 
     Attributes:
@@ -42,14 +42,14 @@ class BlockName:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class ModelBlock:
     """A module whose activations can be recomputed, and its name."""
 
-    name: BlockName
+    name: ModelBlockName
     module: Any
 
 
-def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[Block]:
+def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
     """Return the repeated modules of all models among ``instances``.
 
     These are the outermost modules with submodules that are repeated in a list of modules. A part of a model without
@@ -63,7 +63,7 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
             named.setdefault(id(item), f"self.{name}")
     for variables in namespaces:
         named |= {id(item): name for name, item in variables.items() if not name.startswith("_")}
-    result: dict[int, Block] = {}
+    result: dict[int, ModelBlock] = {}
     for root in modules:
         if id(root) not in children:
             model, enables = named.get(id(root), "model"), hasattr(root, "gradient_checkpointing_enable")
@@ -71,8 +71,8 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
                 place, _, own = path.rpartition(".")
                 parent = root.get_submodule(place)
                 siblings = len(parent) if type(parent).__name__ in _LISTS and own.isdigit() else 0
-                name = BlockName(model, path, siblings, enables, type(module).__name__)
-                result.setdefault(id(module), Block(name, module))
+                name = ModelBlockName(model, path, siblings, enables, type(module).__name__)
+                result.setdefault(id(module), ModelBlock(name, module))
     return list(result.values())
 
 
@@ -92,7 +92,7 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
 class Checkpointing:
     """Context manager that applies activation checkpointing to blocks."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[ModelBlock]) -> None:
         self._modules = [block.module for block in blocks]
         self._undo: list[tuple[dict[str, Any], Any]] = []
 
@@ -110,7 +110,7 @@ class Checkpointing:
                 attributes["forward"] = forward
 
 
-def checkpoint_code(blocks: Sequence[BlockName], count: int) -> str:
+def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
     """Return Python code that applies activation checkpointing to blocks, of which there are ``count`` in total."""
     if len(blocks) == count and len({block.model for block in blocks}) == 1 and blocks[0].enables:
         return f'{blocks[0].model}.gradient_checkpointing_enable({{"use_reentrant": False}})'
@@ -118,7 +118,7 @@ def checkpoint_code(blocks: Sequence[BlockName], count: int) -> str:
     return "\n".join(["from functools import partial", "from torch.utils.checkpoint import checkpoint", *loops])
 
 
-def block_expressions(blocks: Sequence[BlockName]) -> list[str]:
+def block_expressions(blocks: Sequence[ModelBlockName]) -> list[str]:
     """Return expressions for the blocks: slices of lists of modules, and a list of the other modules."""
     single: list[str] = []
     result = []

@@ -17,7 +17,7 @@ from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot.scaling.recomputation import ModuleCall
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.blocks import BlockName
+    from ipygpumem.features.fit.advice.blocks import ModelBlockName
     from ipygpumem.features.fit.probes import RecordedStep
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.features.fit.update import Updates
@@ -64,7 +64,7 @@ class StepFacts:
         unused: Names of variables that the step does not use, each with the older blocks of their tensors.
     """
 
-    blocks: tuple[BlockName, ...] = ()
+    blocks: tuple[ModelBlockName, ...] = ()
     calls: tuple[ModuleCall, ...] = ()
     updates: tuple[OptimizerUpdate, ...] = ()
     seconds: float = 0.0
@@ -117,7 +117,7 @@ class StepObservations:
 
 
 def find_facts(
-    scaled: ScaledStep, recorded: RecordedStep, blocks: Sequence[BlockName], states: dict[int, list[int]]
+    scaled: ScaledStep, recorded: RecordedStep, blocks: Sequence[ModelBlockName], states: dict[int, list[int]]
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 

@@ -13,7 +13,7 @@ Kind: TypeAlias = Literal["checkpointing", "accumulation", "optimizer", "loss", 
 
 
 @dataclass(frozen=True, slots=True)
-class Change(PlainData):
+class PredictedChange(PlainData):
     """A change of the program, with the predicted memory usage of the changed step.
 
     Attributes:
@@ -72,10 +72,10 @@ class Advice(PlainData, TableRepr):
 
     size: tuple[int, ...]
     axis: str
-    current: Change
-    changes: tuple[Change, ...]
+    current: PredictedChange
+    changes: tuple[PredictedChange, ...]
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[PredictedChange]:
         return iter(self.changes)
 
     def __len__(self) -> int:

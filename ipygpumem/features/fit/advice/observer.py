@@ -20,7 +20,7 @@ from ipygpumem.sources.storages import StorageInspector
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ipygpumem.features.fit.advice.blocks import Block
+    from ipygpumem.features.fit.advice.blocks import ModelBlock
 
 
 _MAX_NODES = 100
@@ -73,7 +73,7 @@ class StepObserver:
         seconds: Duration of the step.
     """
 
-    def __init__(self, torch: Any, blocks: Iterable[Block]) -> None:
+    def __init__(self, torch: Any, blocks: Iterable[ModelBlock]) -> None:
         self.calls: list[ObservedCall] = []
         self.updates: list[ObservedUpdate] = []
         self.seconds = 0.0

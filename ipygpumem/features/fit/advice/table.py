@@ -10,7 +10,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.fit.axes import size_name
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.model import Advice, Change, Trial
+    from ipygpumem.features.fit.advice.model import Advice, PredictedChange, Trial
 
 
 def advice_tables(advice: Advice) -> list[Table]:
@@ -32,7 +32,7 @@ def advice_tables(advice: Advice) -> list[Table]:
     ]
 
 
-def _cells(advice: Advice, change: Change) -> tuple[str, ...]:
+def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
     current = advice.current
     saved = "" if change.kind in {None, "settings"} else size(current.allocated - change.allocated)
     time = "" if change is current or change.added_time is None else f"{change.added_time:+.0%}"
