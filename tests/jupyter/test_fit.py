@@ -80,7 +80,7 @@ def test_without_data(cpu_notebook):
     assert "at 64        by phase: forward pass 138.0 MiB" in result.text
     assert cpu_notebook.shell.user_ns["calls"] == []
     reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 torch.ones(batch).sum().item()").text
-    assert "In [3]:1 (torch.ones(batch).sum().item()) needs the value of a tensor, such as by item()" in reason
+    assert "In [3]:1 (torch.ones(batch).sum().item()) needs the value of a tensor (as do item()" in reason
     error = cpu_notebook.run("%gpumem fit --dry batch=1..64 step(batch)").error
     assert "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 

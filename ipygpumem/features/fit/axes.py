@@ -58,7 +58,7 @@ class Axis(PlainData):
 
     @property
     def first_run(self) -> int:
-        """Smallest value to run: if possible not 1, because operations on a single element may return views."""
+        """Smallest value to run; not 1 if possible, because operations on a single element may return views."""
         return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
 
     def at_least(self, value: int) -> int:

@@ -79,7 +79,7 @@ class RecordedStep:
 
 
 class StepRunner:
-    """Runner of the step, which measures its memory usage. The attribute ``torch`` is the module torch."""
+    """Runs a step and measures its memory usage. The attribute ``torch`` is the module torch."""
 
     keeps_contents = False
     """Whether runs leave the contents of existing tensors unchanged."""

@@ -50,7 +50,7 @@ _OTHER_RANK = "another rank cannot predict the step: see the result of that rank
 
 
 class Search:
-    """Search for the sizes to run, with the runs of a step and the prediction from these runs.
+    """Chooses sizes at which to run a step, and predicts the memory usage of the step from these runs.
 
     Attributes:
         index: Index of the device.
@@ -78,7 +78,7 @@ class Search:
         self._leaves: collections.Counter[int] = collections.Counter()
 
     def allows_update(self, update: ComputedUpdate) -> bool:
-        """Return whether the memory of an update and of the optimizer state that it creates is within the limit."""
+        """Return whether an update and the optimizer state that it creates stay within the memory limit."""
         return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
 
     def run(self, objects: StepObjects, updates: Updates | NoUpdates) -> str:
@@ -99,7 +99,7 @@ class Search:
         return ""
 
     def _request(self, runs: _Runs, probe: Any) -> _Request | None:
-        """Return the next run, or None after the last one. If a rank cannot predict the step, no rank runs it."""
+        """Return the next run, or None after the last one. If any rank cannot predict the step, all ranks stop."""
         request, refusal = None, probe if isinstance(probe, FitError) else None
         try:
             request = None if refusal else runs.send(probe)

@@ -1,7 +1,7 @@
 """The memory usage of an optimizer's update, computed on fake parameters, so that the update itself is not run.
 
-While a step is recorded, a hook of all optimizers replaces the update with the same allocations. The state that an
-optimizer will create in its first update is allocated beforehand, as it exists in every later step.
+While a step is recorded, a hook common to all optimizers replaces the update with the same allocations. The state that
+an optimizer will create in its first update is allocated beforehand, as it exists in every later step.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
 
     The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
-    ``options`` replace options of the optimizer, such as ``foreach``. Then, the first run creates the whole state.
+    If ``options`` replace options of the optimizer, such as ``foreach``, the first run creates the whole state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -23,13 +23,13 @@ from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
 _MIN_SAVED = 0.05
 """Share of the peak that checkpointing must save."""
 _MAX_ALLOCATIONS = 200_000
-"""Largest number of allocations of a recording that is replayed, which takes about a second."""
+"""Maximum number of allocations of a recording for it to be replayed, which takes about a second."""
 
 
 def checkpointing_note(
     recording: DeviceRecording, allocations: AttributedAllocations, lookup: EventLookup, tracker: ModuleTracker
 ) -> str:
-    """Return a sentence about the peak with checkpointing of all repeated modules; empty if it would save little."""
+    """Return a sentence about the peak with checkpointing of all repeated modules; empty if it saves too little."""
     snapshot, timeline = recording.snapshot, recording.timeline
     places = {module.path: place for place, module in enumerate(allocations.modules)}
     blocks = []

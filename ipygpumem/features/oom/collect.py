@@ -27,7 +27,7 @@ _GENERAL_FIT_COMMAND = "%gpumem fit batch=1..64 step(batch), where step is your 
 
 @dataclass(frozen=True, slots=True)
 class FailedCell:
-    """A cell in which allocations failed: its source code, the variables of the notebook, and runs of earlier cells."""
+    """A cell in which allocations failed: its source code, the variables of the notebook, and earlier runs of cells."""
 
     source: str
     variables: Mapping[str, Any]
@@ -71,7 +71,7 @@ def failure_report(
 
 
 def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
-    """Return what replays of the allocation history say about a failed allocation, as long as they take little time."""
+    """Return sentences about a failed allocation from replays of the allocation history within a time limit."""
     time = ReplayTime()
     snapshot = Snapshot.load(path)
     sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]

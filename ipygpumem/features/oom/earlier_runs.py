@@ -32,10 +32,10 @@ class CellRun:
     """A run of a cell.
 
     Attributes:
-        code: Source code without its integers.
-        values: Values of its integer variables by name, and of the integers in the source code by their number.
+        code: Source code with every integer replaced by 0.
+        values: Values of the integer variables by name, and the integers in the source code by index.
         begin: Position in the sequence of allocation events at which the run started.
-        end: Position at which it ended.
+        end: Position at which the run ended.
     """
 
     code: str
@@ -45,7 +45,7 @@ class CellRun:
 
 
 class EarlierRuns:
-    """The last runs of cells that succeeded while allocations were recorded, and the start of the current run."""
+    """The last successful runs of cells while allocations were recorded, and the start of the current run."""
 
     def __init__(self) -> None:
         self._runs: deque[CellRun] = deque(maxlen=_MAX_RUNS)
@@ -53,7 +53,7 @@ class EarlierRuns:
         self._begin: EventPosition = {}
 
     def begin(self, recorder: Recorder | None) -> None:
-        """Store the position at which a cell starts. The runs of another recorder are discarded."""
+        """Store the position at which a cell starts. Discard the runs that another recorder recorded."""
         if recorder is not self._recorder:
             self._runs.clear()
             self._recorder = recorder
@@ -119,7 +119,7 @@ class EarlierRuns:
 
 
 def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[ScaledStep, str]]:
-    """Yield a prediction from all sizes, and a lower bound for which all allocations grow with the size."""
+    """Yield a prediction from all recorded sizes, and one for which all allocations grow in proportion to the size."""
     if len(steps) > 1:
         scaled = attempt(lambda: ScaledRecording.from_recordings(steps, "linear", state))
         if scaled is not None and not scaled.reasons:
@@ -129,5 +129,5 @@ def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) ->
         model = SizeModel.fit(((size, 2 * size),), np.stack([step.sizes, 2 * step.sizes], axis=1))
         yield (
             ScaledStep(model, StepRequests(step, state)),
-            f"if the memory of the recorded run with {size:,} grows in proportion",
+            f"if the memory of the recorded run with {size:,} grows in proportion to this number",
         )

@@ -12,11 +12,11 @@ from ipygpumem.snapshot.replay.verification import verified
 
 _SETTING = "expandable_segments:True"
 _TIME_LIMIT = 0.5
-"""CPU time in seconds of all replays after which the panel is shown without their results."""
+"""Limit of the CPU time of all replays in seconds. Replays that would take longer are omitted."""
 
 
 class ReplayTime:
-    """The CPU time of the replays for a panel, which does not depend on other programs on a busy machine."""
+    """The CPU time of the replays for a panel. Unlike elapsed time, it does not depend on other programs."""
 
     def __init__(self) -> None:
         self._started = time.thread_time()
@@ -27,14 +27,14 @@ class ReplayTime:
         return time.thread_time() - self._started
 
     def allows(self, seconds: float) -> bool:
-        """Return whether there is time for work that takes so many seconds."""
+        """Return whether another ``seconds`` of CPU time are within the limit."""
         return self.used + seconds <= _TIME_LIMIT
 
 
 def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTime) -> str:
     """Return a sentence about a failed allocation with expandable segments; empty if this is unknown or takes too long.
 
-    ``snapshot`` was saved when the allocation failed, and loaded in ``replay_time``.
+    ``snapshot`` was saved when the allocation failed. ``replay_time`` includes the time for loading it.
     """
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))

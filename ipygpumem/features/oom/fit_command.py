@@ -18,7 +18,7 @@ _MAX_STATEMENTS, _MAX_LENGTH = 4, 120
 _SIZES = range(2, 1 << 20)
 _SMALLEST_RANGE = 8
 _NESTED = (ast.For, ast.While, ast.If, ast.Try)
-"""Compound statements whose inner statements can run on their own. A context manager may change their memory usage."""
+"""Compound statements whose inner statements can run on their own; not ``with``, which may change the memory usage."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
@@ -53,11 +53,11 @@ class _SizeName(NamedTuple):
     name: str
     value: Any
     insert_name: Callable[[], Any]
-    """Replaces the integer with the name in the statement; does nothing if it already contains the name."""
+    """Replaces the integer with the name in the statement; does nothing if the statement already contains the name."""
 
 
 def _statements(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """Return the statements of the innermost block with a line, up to the statement with the line."""
+    """Return the statements of the innermost block that contains a line, up to the statement that contains it."""
     for index, statement in enumerate(body):
         if statement.lineno <= line <= (statement.end_lineno or line):
             if not isinstance(statement, _NESTED):

@@ -64,7 +64,7 @@ class OomRecording:
 
     @cached_property
     def earlier_runs(self) -> EarlierRuns:
-        """The last runs of cells that succeeded."""
+        """The last successful runs of cells while allocations were recorded."""
         from ipygpumem.features.oom.earlier_runs import EarlierRuns  # imports the code for predictions
 
         return EarlierRuns()

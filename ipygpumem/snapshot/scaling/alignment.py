@@ -22,10 +22,10 @@ def match(
 ) -> Ints:
     """For each allocation of the first run, return the index of its counterpart in the second run, or -1.
 
-    If the keys of the runs differ, allocations with the same key are matched in order, beginning with those that are
-    not workspaces if these have the same keys. Since many have the same key, such as all allocations of a backward
-    pass, those whose size grows by an expected factor are matched next, and then those whose size grows at most as the
-    square of the size of the step.
+    If the keys of the runs differ, allocations with the same key are matched in order. Workspaces are matched last if
+    all other allocations have the same keys in both runs. Since many allocations have the same key, such as all
+    allocations of a backward pass, those whose size grows by an expected factor are matched first, and then those whose
+    size grows at most as the square of the size of the step.
 
     Args:
         keys: Keys of the allocations of both runs, such as numbers of call stacks.

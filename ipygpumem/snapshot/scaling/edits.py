@@ -28,7 +28,7 @@ class StepEdit:
         start: Time of each allocation, including inserted ones.
         end: Time when each allocation is freed.
         block_end: Time when each block that is older than the step is freed.
-        block_factor: Factor by which the size of each of these blocks is multiplied.
+        block_factor: Factor by which the size of each block that is older than the step is multiplied.
     """
 
     def __init__(self, step: ScaledStep) -> None:
@@ -55,7 +55,7 @@ class StepEdit:
         return self.step.step_requests.end[indices] * _STRIDE
 
     def grows(self, indices: Ints) -> NDArray[np.bool_]:
-        """Return whether the sizes of allocations depend on the size of the step."""
+        """Return a mask of the allocations whose sizes depend on the size of the step."""
         size = tuple(points[0] for points in self.step.model.nodes)
         larger = tuple(2 * value for value in size)
         result: NDArray[np.bool_] = self.step.model.sizes(size)[indices] != self.step.model.sizes(larger)[indices]
@@ -70,7 +70,7 @@ class StepEdit:
             boundary: The boundary.
             sources: Allocations from which the stream, the line and, by default, the sizes are taken.
             starts: Position of each allocation in the order of the inserted requests.
-            ends: Position of each free in this order; -1 for an allocation that is freed later. Then, set ``end``.
+            ends: Position of each free in this order; -1 if the caller sets ``end``, to free the allocation later.
             coefficients: Sizes of the allocations, as in `SizeModel`.
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
@@ -98,7 +98,7 @@ class StepEdit:
         self._coefficients[indices] *= factor
 
     def changes(self, size: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return the times at which other amounts are allocated or freed than before at a size, and the differences."""
+        """Return the times at which the changes affect the allocated memory at a size, and the effects in bytes."""
         requests, count = self.step.step_requests, self._count
         before = np.append(requests.start, requests.end) * _STRIDE
         old = self.step.model.sizes(size)
@@ -176,7 +176,7 @@ class EditedRequests(StepRequests):
 def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]) -> list[int]:
     """Return the order in which changes lower the peak at a size, greedily by bytes per cost.
 
-    The changes must be independent of each other. Those without effect on the peak are omitted.
+    The changes must be independent of each other. Changes without effect on the peak are omitted.
     """
     requests, all_costs = step.step_requests, np.maximum(list(costs), 1e-9)
     changes = [edit.changes(size) for edit in edits]

@@ -78,7 +78,7 @@ class MatchedRecordings:
         return with_workspaces(model, rows, [size for size, _ in self.runs], recorded)
 
     def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[Peak]:
-        """Return the predicted peaks at the largest size and multiples of it, or their bounds with ``factors``."""
+        """Return the predicted peaks, or bounds with ``factors``, at the largest size and at multiples of this size."""
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]
         return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
 

@@ -101,7 +101,7 @@ class Prediction(PlainData):
         allocated: Peak allocated memory.
         reserved: Peak reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
-            not fit"``, and then ``allocated`` and ``reserved`` are the peaks without a limit.
+            not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change in the requested bytes from the start to the end of the step.

@@ -1,4 +1,4 @@
-"""A recording of allocations that were not made: their addresses are those that PyTorch's allocator would choose."""
+"""A recording of simulated allocations at the addresses that PyTorch's allocator would choose."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FIRST_ADDRESS = 1 << 44
 
 @dataclass(slots=True, eq=False)
 class SimulatedAllocation:
-    """An allocation that was not made.
+    """A simulated allocation.
 
     Attributes:
         size: Requested size in bytes.
         frames: Call stack in the format of PyTorch's snapshots, innermost frame first; empty if it is unknown.
-        context: Text by which `Group` objects with the key ``"context"`` are formed.
-        metadata: Text by which `Group` objects with the key ``"metadata"`` are formed.
+        context: String by which `Group` objects with the key ``"context"`` are formed.
+        metadata: String by which `Group` objects with the key ``"metadata"`` are formed.
     """
 
     size: int
@@ -38,11 +38,11 @@ class SimulatedAllocation:
 
 
 class SimulatedRecording:
-    """A recording of allocations that were not made, on a device without other allocations.
+    """A recording of simulated allocations on a device without other allocations.
 
     Args:
         before: Allocations that exist before the step.
-        requests: Allocations and frees of the step, in order. The second value is whether the allocation is freed.
+        requests: Allocations and frees of the step, in order: tuples of an allocation and whether it is freed.
         settings: Settings of the allocator in the format of ``PYTORCH_ALLOC_CONF``.
         sources: Source code by file name.
         numbers: Execution counts of notebook cells by file name.

@@ -19,7 +19,7 @@ Size = tuple[int, ...]
 """Size of a step on each axis, such as ``(batch, length)``."""
 
 _LARGEST = 1 << 46
-"""Upper limit of the size of an allocation, with which sums do not overflow."""
+"""Upper limit of the size of an allocation, so that sums do not overflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

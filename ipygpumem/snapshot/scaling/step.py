@@ -73,7 +73,7 @@ class StepRecording:
 
     @cached_property
     def is_workspace(self) -> NDArray[np.bool_]:
-        """Mask of allocations in ``rows`` that were freed before the next one, like workspaces of cuDNN and cuBLAS."""
+        """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are."""
         allocations = self.timeline.allocations
         following = np.append(allocations.start[self.rows[1:]], self.last + 1)
         result: NDArray[np.bool_] = allocations.end[self.rows] < following[: len(self.rows)]

@@ -14,7 +14,7 @@ from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 _TOLERANCE = 0.01
 """Relative error up to which the size of a workspace agrees with a polynomial."""
 _SMALLEST_SHARE = 0.25
-"""Share of the largest size below which a run says nothing about the bounds of a workspace at larger sizes."""
+"""Share of the largest size below which a run is not used for the bounds of a workspace."""
 _ENOUGH = 3
 """Number of sizes from which values on a line are not considered a coincidence."""
 

@@ -213,7 +213,7 @@ def synchronize(batch):
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (item, r"test_dry.py:\d+ item \(.*\) needs the value of a tensor, such as by item\(\)"),
+        (item, r"test_dry.py:\d+ item \(.*\) needs the value of a tensor \(as do item\(\)"),
         (condition, r"test_dry.py:\d+ condition \(.*\) needs the value of a tensor"),
         (nonzero, r"test_dry.py:\d+ nonzero \(.*\) needs the positions of nonzero values"),
         (boolean_index, r"test_dry.py:\d+ boolean_index \(.*\) needs the positions of nonzero values"),

@@ -1,1 +1,1 @@
-"""Predicted changes of a program that reduce the memory usage of a step."""
+"""Predictions of how much changes of a program reduce the memory usage of a step."""

@@ -1,6 +1,6 @@
-"""Changes that reduce the memory usage of a step, each predicted by a replay of the changed requests.
+"""Predictions of how much changes of a program reduce the memory usage of a step, by replays of the changed requests.
 
-No saved bytes are added up: a change lowers the peak only until another part of the step determines it.
+Saved bytes are never added up, because another part of the step may determine the peak after a change.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
 _MIN_SAVED = 0.01
-"""Share of the peak that a change must save."""
+"""Smallest reduction of the peak, as a share, for which a change is shown."""
 _MAX_UNITS = 48
-"""Largest number of groups of blocks among which those to checkpoint are chosen."""
+"""Maximum number of groups into which the blocks are divided before the groups to checkpoint are chosen."""
 _ROWS = 4
-"""Number of selections of blocks that are shown."""
+"""Number of changes with activation checkpointing that are shown."""
 _PARTS = (2, 4, 8)
 _CHUNKS = 8
 _MIN_LOSS = 0.1
-"""Share of the peak from which the output of the last layer is computed in chunks."""
+"""Smallest share of the peak that the output of the last layer must have for the loss to be computed in chunks."""
 _LOSS_CODE = """\
 def chunk_loss(x, target):  # x: input of the last layer
     return torch.nn.functional.cross_entropy(last_layer(x), target, reduction="sum")
@@ -38,14 +38,14 @@ parts = zip(x.chunk(8), target.chunk(8))
 losses = [torch.utils.checkpoint.checkpoint(chunk_loss, *part, use_reentrant=False) for part in parts]
 loss = sum(losses) / target.numel()"""
 _NAMES = 5
-"""Largest number of variables in the name of a change."""
+"""Maximum number of variables in the name of a change."""
 _EXPANDABLE = "expandable_segments:True"
 _SHORT = (np.asarray([0]), np.asarray([1]))
-"""Start and end of a temporary tensor that is freed at once."""
+"""Relative positions of the allocation and the free of a tensor that is freed immediately."""
 
 
 class Advisor:
-    """Prediction of changes of a step.
+    """Predicts how much changes of a program reduce the memory usage of a step.
 
     Args:
         scaled: The prediction of the step.
@@ -58,7 +58,7 @@ class Advisor:
         self._scaled, self._facts, self._axes, self._capacity = scaled, facts, axes, capacity
 
     def advice(self, size: Size) -> Advice:
-        """Return the changes that save at least 1% of the peak at a size."""
+        """Return the changes that reduce the peak at a size by at least 1%."""
         step = self._scaled if len(size) == 1 else self._scaled.at(1, size[1])
         first = size[0]
         current = self._predicted(Candidate("as it is", None, step, 0.0, ""), first)
@@ -82,11 +82,11 @@ class Advisor:
         return Advice(size, self._axes[0].name, current, tuple(changes))
 
     def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
-        """Return a step with activation checkpointing of some blocks."""
+        """Return the step with activation checkpointing of some blocks."""
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
-        """Return groups of blocks in the order in which checkpointing them lowers the peak most per added time."""
+        """Return groups of blocks in a greedy order: by the bytes that checkpointing saves at the peak per second."""
         seconds: dict[int, float] = {}
         for call in self._facts.calls:
             seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
@@ -103,7 +103,7 @@ class Advisor:
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
     def selections(self, step: ScaledStep, size: int, count: int) -> list[list[int]]:
-        """Return about ``count`` selections of blocks, the last of which contains all blocks."""
+        """Return up to ``count + 1`` lists of blocks to checkpoint, the last of which contains all blocks."""
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
         chosen = [sorted(block for unit in order[:end] for block in unit) for end in ends]
@@ -111,7 +111,7 @@ class Advisor:
         return chosen if not chosen or chosen[-1] == every else [*chosen, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
-        """Return the name of the change that applies activation checkpointing to blocks."""
+        """Return a name of activation checkpointing of blocks, such as ``checkpoint 6 of 12 blocks``."""
         return f"checkpoint {len(blocks)} of {many(len({call.block for call in self._facts.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
@@ -170,9 +170,9 @@ class Advisor:
                 )
 
     def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
-        """Yield the step with parts of the last layer's output, which is often the largest tensor of a language model.
+        """Yield the step with the output of the last layer, often the largest tensor, and the loss computed in chunks.
 
-        Each part and its loss are recomputed in the backward pass, so that only one part exists at a time.
+        Each chunk is recomputed in the backward pass, so that only one chunk exists at a time.
         """
         calls, edit, requests = self._facts.calls, StepEdit(step), step.step_requests
         if not calls:
@@ -196,7 +196,7 @@ class Advisor:
         )
 
     def _unused_variables(self, step: ScaledStep) -> Iterator[Candidate]:
-        """Yield the step without tensors of variables that the step does not use."""
+        """Yield the step after the variables that it does not use have been deleted."""
         edit = StepEdit(step)
         names = [name for name, blocks in self._facts.unused if len(blocks)]
         if names:

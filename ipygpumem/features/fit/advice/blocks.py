@@ -19,7 +19,7 @@ _CHECKPOINT_CODE = "block.forward = partial(checkpoint, block.forward, use_reent
 
 @dataclass(frozen=True, slots=True)
 class ModelBlockName:
-    """How the program refers to a module.
+    """How the program refers to a block of a model.
 
     Attributes:
         model: Name of the variable or attribute that contains the model.
@@ -52,8 +52,8 @@ class ModelBlock:
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
     """Return the repeated modules of all models among ``instances``.
 
-    These are the outermost modules with submodules that are repeated in a list of modules. A part of a model without
-    such a list is one block, but a whole model is none.
+    Blocks are the outermost modules with submodules of which a list contains several of the same class. A module
+    without such a list is a block itself, but an entire model is not.
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}
@@ -111,7 +111,7 @@ class Checkpointing:
 
 
 def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
-    """Return Python code that applies activation checkpointing to blocks, of which there are ``count`` in total."""
+    """Return Python code that applies activation checkpointing to ``blocks``; ``count`` is the number of all blocks."""
     if len(blocks) == count and len({block.model for block in blocks}) == 1 and blocks[0].enables:
         return f'{blocks[0].model}.gradient_checkpointing_enable({{"use_reentrant": False}})'
     loops = [f"for block in {text}:\n    {_CHECKPOINT_CODE}" for text in block_expressions(blocks)]
@@ -119,7 +119,7 @@ def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
 
 
 def block_expressions(blocks: Sequence[ModelBlockName]) -> list[str]:
-    """Return expressions for the blocks: slices of lists of modules, and a list of the other modules."""
+    """Return Python expressions for blocks: slices of lists of modules, and a list of the other modules."""
     single: list[str] = []
     result = []
     for parent, group in groupby(blocks, lambda block: block.parent if block.siblings else ""):

@@ -1,4 +1,4 @@
-"""Changed steps that have not been predicted yet."""
+"""Changed steps whose memory usage has not been predicted yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A changed step, not yet predicted. At a size, it runs ``parts`` times with a part of the size."""
+    """A changed step to predict. For gradient accumulation, ``parts`` is the number of parts of the batch."""
 
     name: str
     kind: Kind | None

@@ -1,4 +1,4 @@
-"""What was observed in a recorded step, as allocations and boundaries of the predicted step."""
+"""Observations of a recorded step: calls of blocks, updates of optimizers, and variables that it does not use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ITEMS = 1000
-"""Number of items from which the tensors of a list or dict are not searched."""
+"""Lists and dicts with at least this number of items are not searched for tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,10 +38,10 @@ class OptimizerUpdate:
     Attributes:
         optimizer: Weak reference to the optimizer.
         begin: Boundary before the update.
-        end: Boundary after it.
+        end: Boundary after the update.
         gradients: Allocations of the step that contain gradients.
-        old_gradients: Older blocks that contain gradients, because the step keeps them.
-        state: Older blocks that contain the state of the optimizer.
+        old_gradients: Blocks older than the step that contain gradients.
+        state: Blocks older than the step that contain the state of the optimizer.
     """
 
     optimizer: weakref.ref[Any]
@@ -57,11 +57,11 @@ class StepFacts:
     """Observations of a step.
 
     Attributes:
-        blocks: Names of the blocks to which ``block`` of each call refers.
+        blocks: Names of the blocks. The attribute ``block`` of each call is an index of this tuple.
         calls: Calls of blocks whose backward pass was observed.
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates.
-        unused: Names of variables that the step does not use, each with the older blocks of their tensors.
+        unused: Name of each variable that the step does not use, and the allocated blocks of its tensors.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -103,7 +103,7 @@ class StepObservations:
         return replace(facts, unused=self._unused(scaled.step_requests.state.state.blocks["address"]))
 
     def _unused(self, addresses: Ints) -> tuple[tuple[str, Ints], ...]:
-        """Return the names of variables with tensors that the step does not use, and the blocks of these tensors."""
+        """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""
         find, tensors = self.observer().addresses, self._objects.tensors
         used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []

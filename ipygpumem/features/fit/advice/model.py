@@ -42,7 +42,7 @@ class Trial(PlainData):
     """A run of the step with a change.
 
     Attributes:
-        name: The change.
+        name: Name of the change.
         size: Size of the step.
         predicted: Predicted highest allocated memory.
         measured: Measured highest allocated memory.
@@ -61,7 +61,7 @@ class Trial(PlainData):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Advice(PlainData, TableRepr):
-    """Changes that reduce the memory usage of a step. Iterating over it yields the changes.
+    """Iterable of changes that reduce the memory usage of a step.
 
     Attributes:
         size: Size of the step to which the predictions refer.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _MAX_NODES = 100
-"""Largest number of nodes of autograd to search at the end of a call."""
+"""Maximum number of autograd nodes to search at the end of a call."""
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class ObservedCall:
 
     Attributes:
         block: Index of the block.
-        begin: Position in the recorded events at the start.
-        end: Position at the end.
+        begin: Position in the recorded events at the start of the call.
+        end: Position at the end of the call.
         inputs: Addresses of the arguments.
         outputs: Addresses of the results.
         autocast: Whether autocast was enabled.
         seconds: Duration on the host.
         events: CUDA events at the start and at the end.
-        backward: Position when the backward pass first needed a saved tensor of the block; None if it did not.
+        backward: Position when the backward pass first needed a saved tensor of the block; None if it needed none.
     """
 
     block: int
@@ -135,7 +135,7 @@ class StepObserver:
             self.calls.append(call)
 
     def _saving_nodes(self, nodes: list[Any]) -> list[Any]:
-        """Return the nearest nodes of autograd that have saved tensors: the first of them causes a recomputation."""
+        """Return the nearest autograd nodes that have saved tensors. The first one to run causes a recomputation."""
         seen: dict[int, Any] = {}
         result = []
         for node in nodes:  # the loop appends the next nodes
@@ -149,7 +149,7 @@ class StepObserver:
         return result
 
     def _is_inactive(self) -> bool:
-        """Return whether code is being compiled or recomputed."""
+        """Return whether calls are ignored, because code is being compiled or a backward pass is running."""
         torch = self._torch
         return bool(torch.compiler.is_compiling()) or torch._C._current_graph_task_id() != -1
 
@@ -181,7 +181,7 @@ class StepObserver:
         return [location.address for pairs in found for _, location in pairs]
 
     def _event(self) -> Any:
-        """Return a CUDA event that has been recorded, or None without a GPU."""
+        """Record a CUDA event and return it; return None without a GPU."""
 
         def record() -> Any:
             event = self._torch.cuda.Event(enable_timing=True)

@@ -18,12 +18,12 @@ from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 _BLOCKWISE = 1 / 4 + 1 / 64
 """Size of optimizer state with 8 bits relative to 32 bits, including one scale for each block of 256 elements."""
 _MIN_8_BIT = 4096 * 4
-"""Size in bytes from which bitsandbytes stores the state of a parameter with 8 bits."""
+"""Minimum size in bytes of the state of a parameter that bitsandbytes stores with 8 bits."""
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
 def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Candidate]:
-    """Yield the step without gradients that exist before its backward pass."""
+    """Yield the step with ``zero_grad(set_to_none=True)``: no gradients exist before its backward pass."""
     if not facts.updates:
         return
     edit, requests = StepEdit(step), step.step_requests
@@ -83,7 +83,7 @@ def _constructor(optimizer: Any) -> str:
 
 
 def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
-    """Return the update of an optimizer with other options; None if it does not have them."""
+    """Return the update of an optimizer with other options; None if it lacks an option or already uses all of them."""
     groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
     if any(name not in group for group in groups for name in options):
         return None
@@ -100,9 +100,9 @@ def _with_update(
     devices: Container[str] = (),
     small_state: Any = (),
 ) -> ScaledStep:
-    """Return a step in which the temporary tensors of updates are replaced by those of ``events`` on some devices.
+    """Return a step in which ``events`` on ``devices`` replace the allocations made in updates.
 
-    The blocks ``small_state`` are reduced to 8 bits.
+    ``small_state`` contains the blocks of optimizer state that are reduced to 8 bits.
     """
     edit, requests = StepEdit(step), step.step_requests
     order: dict[int, list[int]] = {}

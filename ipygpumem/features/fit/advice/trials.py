@@ -1,4 +1,4 @@
-"""Runs of a step with changes that need no change of its code."""
+"""Runs of a step with activation checkpointing, which check the predicted peaks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def run_trials(search: Search, runner: StepRunner, advisor: Advisor) -> Iterator[Trial]:
     """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
 
-    With activation checkpointing, the step needs less memory than this run did. In a distributed program, there are no
-    trials, because the ranks could choose other blocks.
+    These runs need less memory than the run without activation checkpointing. In a distributed program, there are no
+    such runs, because the ranks could choose different blocks.
     """
     scaled, all_blocks = search.scaled, search.observations.blocks
     if scaled is None or search.ranks.world > 1:

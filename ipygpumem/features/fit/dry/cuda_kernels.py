@@ -1,7 +1,7 @@
-"""Operations on tensors without data in host memory that allocate the same memory as on a GPU.
+"""Replace operations on tensors in host memory, so that they allocate the same memory as on a GPU.
 
-Some operations save other tensors in host memory than on a GPU: attention, dropout, recurrent networks, and autocast.
-While `cuda_kernels` is active, they are replaced in the current thread by the operations that PyTorch selects on a GPU.
+Attention, dropout, recurrent networks and autocast save other tensors on the CPU than on a GPU. While `cuda_kernels` is
+active, the current thread uses the operations that PyTorch selects on a GPU.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FLOAT32_OPERATIONS = (
 )  # fmt: skip
 """Operations that autocast runs in float32 on a GPU (``aten/src/ATen/autocast_mode.h``)."""
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
-"""Those of them whose kernels convert the values of their argument, so that it is not copied."""
+"""Operations in `_FLOAT32_OPERATIONS` whose kernels convert values as they are read, without a converted copy."""
 _DECOMPOSED = (
     "matmul", "native_batch_norm", "hardshrink", "softshrink", "one_hot", "multi_margin_loss",
     *(f"upsample_{kind}{dimensions}d" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear")
       for dimensions in (1, 2, 3)),
     *(f"_upsample_nearest_exact{dimensions}d" for dimensions in (1, 2, 3)),
 )  # fmt: skip
-"""Operations that PyTorch's Python dispatcher would decompose for compilation, and which then need other memory."""
+"""Operations that PyTorch's Python dispatcher would decompose for compilation, and so change their memory usage."""
 _MAX_FLASH_HEAD = 256
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Number of gates for each mode of cuDNN: RNN with ReLU, RNN with tanh, LSTM and GRU."""
@@ -39,7 +39,7 @@ _LSTM = 2
 def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
     """Replace operations by those for a GPU, and map the device ``cuda`` to host memory.
 
-    ``copy`` is a function that returns the copy without data of a tensor.
+    ``copy`` is a function that returns a copy of a tensor without its data.
     """
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
@@ -74,7 +74,7 @@ def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
 
 
 def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
-    """Return operations, the dispatch keys of their kernels, and the kernels that replace them, if any."""
+    """Return tuples of an operation, a dispatch key, and the kernel to use for both; None removes the kernel."""
     aten, keys = torch.ops.aten, torch._C.DispatchKey
     composite = keys.CompositeImplicitAutograd
     resolve_key: Any = import_module("torch._ops").resolve_key
@@ -169,7 +169,7 @@ def _dropout(aten: Any) -> Callable[..., Any]:
 
 
 def _attention(torch: Any) -> Callable[..., Any]:
-    """Return scaled dot product attention with the kernels for a GPU."""
+    """Return a function for scaled dot product attention that calls the kernels for a GPU."""
     aten = torch.ops.aten
 
     def attention(
@@ -198,7 +198,7 @@ def _attention(torch: Any) -> Callable[..., Any]:
 
 
 def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
-    """Return a recurrent network that runs in cuDNN."""
+    """Return a function for a recurrent network that calls the operation of cuDNN."""
     aten = torch.ops.aten
 
     def recurrent(x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, *others: Any) -> Any:

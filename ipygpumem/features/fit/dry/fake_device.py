@@ -1,7 +1,7 @@
 """Run code on tensors without data, and log the memory that it would use on a GPU.
 
-Tensors that exist before are not replaced: each operation receives a copy without data, so that nothing is written to
-them. If PyTorch finds no GPU, tensors in host memory count as if they were on the GPU.
+Existing tensors are not replaced: each operation receives copies without data, so that it does not write to the
+tensors. If PyTorch finds no GPU, tensors in host memory count as if they were on the GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIMIZER_STATE, OTHER, LIBRARIES = "optimizer state", "other tensors", "library
 FORWARD, BACKWARD, UPDATE = "forward pass", "backward pass", "optimizer update"
 _MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "addbmm")
 _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
-"""Size of a cuBLAS workspace on GPUs from Hopper on, and on older ones. Each thread has its own."""
+"""Size of the cuBLAS workspace of each thread, by whether the GPU is a Hopper GPU or a later one."""
 _LT_WORKSPACE = MIB
 
 
@@ -39,7 +39,7 @@ class FakeDevice:
         hopper: Whether the device is a Hopper GPU or a later one.
 
     Attributes:
-        native: Whether tensors are on a real GPU. Otherwise, tensors in host memory are counted.
+        native: Whether the code uses tensors on a real GPU. Otherwise, tensors in host memory are counted.
     """
 
     def __init__(self, torch: Any, objects: StepObjects, *, hopper: bool) -> None:
@@ -110,7 +110,7 @@ class FakeDevice:
         self._gradients.clear()
 
     def remaining(self) -> int:
-        """Return the number of storages that still exist, other than those of tensors that existed before."""
+        """Return the number of storages that the code has created and that still exist."""
         copies = [copy for copy in self._copies.values() if isinstance(copy, self._fake.FakeTensor)]
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 
@@ -128,7 +128,7 @@ class FakeDevice:
         return tensor.constant is None  # a scalar whose value is known, such as the number of steps, is on the host
 
     def _copy(self, tensor: Any) -> Any:
-        """Return the copy without data of a tensor that exists before."""
+        """Return the copy without data of an existing tensor."""
         torch = self._torch
         if not isinstance(tensor, torch.Tensor) or isinstance(tensor, self._fake.FakeTensor):
             return tensor

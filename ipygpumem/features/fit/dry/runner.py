@@ -37,8 +37,8 @@ _HOPPER_MEMORY = 79 * GIB
 """Memory from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
 _NEEDS_DATA = {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensorException"}
 _OPERATIONS = {
-    "aten._local_scalar_dense.default": "the value of a tensor, such as by item(), float() or a condition",
-    "aten.nonzero.default": "the positions of nonzero values, such as by nonzero() or a boolean index",
+    "aten._local_scalar_dense.default": "the value of a tensor (as do item(), float() and conditions)",
+    "aten.nonzero.default": "the positions of nonzero values (as do nonzero() and boolean indices)",
 }
 _DATA_ERROR = re.compile(r"FakeTensor|fake tensor|data pointer|tensor subclasses|doesn't have storage", re.IGNORECASE)
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
@@ -169,7 +169,7 @@ class DryRunner:
         return Capacity(_UNLIMITED, 0)
 
     def limit(self, _: int, __: int | str | None) -> int:
-        """Return the memory that PyTorch can use on the device, including that of the step's tensors."""
+        """Return the memory that PyTorch can use on the device, including the memory of the step's tensors."""
         if self._total is not None:
             return self._total - _OUTSIDE
         capacity = device_capacity(current(), self._index)
@@ -178,7 +178,7 @@ class DryRunner:
         return capacity.limit - max(capacity.allocated - existing, 0)
 
     def close(self) -> list[str]:
-        """Delete the tensors without data. Return a sentence if objects that were not restored still refer to some."""
+        """Delete the tensors without data. Return a sentence if objects that were not restored refer to them."""
         if self._device is not None:
             self._device.close()
         gc.collect(1)
@@ -190,7 +190,7 @@ class DryRunner:
 
 
 def _reason(error: Exception) -> str | None:
-    """Return the reason why a step cannot run without data; None if the error is that of the step."""
+    """Return the reason why a step cannot run without data; None if the step itself is the cause."""
     kind, text = type(error).__name__, first_line(error)
     stack = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__).parents[3])
@@ -202,7 +202,7 @@ def _reason(error: Exception) -> str | None:
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
-        needed = _OPERATIONS.get(operation, f"values of tensors, for {operation}")
+        needed = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
         return f"{line}needs {needed}: remove it from the step, or run without dry"
     if _DATA_ERROR.search(text):
         return f"{line}needs the data of a tensor ({text}): remove it from the step, or run without dry"
@@ -217,7 +217,7 @@ def _allocator_settings() -> str:
 
 
 class NoUpdates:
-    """Stands for `Updates` if the updates of optimizers are run as they are."""
+    """Substitute for `Updates` that does not replace the updates of optimizers."""
 
     skipped = False
 

@@ -21,7 +21,7 @@ class StorageLog:
 
     Attributes:
         before: Allocations that existed at the last call of `start`.
-        requests: Allocations and frees since then. The second value is whether the allocation is freed.
+        requests: Allocations and frees since that call: tuples of an allocation and whether it is freed.
     """
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class StorageLog:
         return None if entry is None else entry[0]
 
     def remaining(self, known: Iterable[Any]) -> int:
-        """Return the number of storages that still exist and do not belong to ``known`` storages."""
+        """Return the number of storages that still exist and are not in ``known``."""
         keys = {storage._cdata for storage in known}
         return sum(key not in keys for key in self._live)
 
 
 class CallStacks:
-    """Call stacks in the format of PyTorch's snapshots. Equal stacks are the same list."""
+    """Call stacks in the format of PyTorch's snapshots. For equal stacks, the same list is returned."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
@@ -84,9 +84,9 @@ class CallStacks:
         return False
 
     def capture(self) -> tuple[list[dict[str, Any]], Any, bool]:
-        """Return the stack of the caller without frames of this package, and the innermost module in ``forward``.
+        """Return the stack of the caller without frames of this package, and two values about its outer frames.
 
-        The third value is whether an optimizer's update is running.
+        These are the innermost module whose ``forward`` is running, and whether an optimizer's update is running.
         """
         frames: list[dict[str, Any]] = []
         module, optimizer = None, False
