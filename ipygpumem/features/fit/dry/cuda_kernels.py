@@ -74,7 +74,7 @@ def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
 
 
 def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
-    """Return tuples of an operation, a dispatch key, and the kernel to use for both; None removes the kernel."""
+    """Return tuples of an operation, a dispatch key, and the kernel to use for both; None removes a Python kernel."""
     aten, keys = torch.ops.aten, torch._C.DispatchKey
     composite = keys.CompositeImplicitAutograd
     resolve_key: Any = import_module("torch._ops").resolve_key
