@@ -203,7 +203,7 @@ def train(batch):
     ("sizes", "reason"),
     [
         ([8, 12], "as predicted from the recorded runs with 8 and 12"),
-        ([12], "if the memory of the recorded run with 12 grows in proportion"),
+        ([12], "if the memory of the recorded run with 12 grows in proportion to this number"),
     ],
 )
 def test_size_that_would_have_fitted(oom_notebook, tmp_path, monkeypatch, sizes, reason):

@@ -174,7 +174,7 @@ class EditedRequests(StepRequests):
 
 
 def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]) -> list[int]:
-    """Return the order in which changes lower the peak at a size, greedily by bytes per cost.
+    """Return a greedy order of changes: next, the one that lowers the peak at a size by the most bytes per cost.
 
     The changes must be independent of each other. Changes without effect on the peak are omitted.
     """

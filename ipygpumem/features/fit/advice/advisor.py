@@ -86,7 +86,7 @@ class Advisor:
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
-        """Return groups of blocks in a greedy order: by the bytes that checkpointing saves at the peak per second."""
+        """Return groups of blocks to checkpoint: first the one that saves the most bytes at the peak per added second."""
         seconds: dict[int, float] = {}
         for call in self._facts.calls:
             seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
@@ -111,7 +111,7 @@ class Advisor:
         return chosen if not chosen or chosen[-1] == every else [*chosen, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
-        """Return a name of activation checkpointing of blocks, such as ``checkpoint 6 of 12 blocks``."""
+        """Return the name of the change that checkpoints blocks, such as ``checkpoint 6 of 12 blocks``."""
         return f"checkpoint {len(blocks)} of {many(len({call.block for call in self._facts.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
@@ -170,9 +170,9 @@ class Advisor:
                 )
 
     def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
-        """Yield the step with the output of the last layer, often the largest tensor, and the loss computed in chunks.
+        """Yield the step in which the output of the last layer and the loss are computed in chunks.
 
-        Each chunk is recomputed in the backward pass, so that only one chunk exists at a time.
+        This output is often the largest tensor. Chunks are recomputed in the backward pass, so only one exists at a time.
         """
         calls, edit, requests = self._facts.calls, StepEdit(step), step.step_requests
         if not calls:

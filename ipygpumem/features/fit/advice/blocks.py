@@ -52,8 +52,8 @@ class ModelBlock:
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
     """Return the repeated modules of all models among ``instances``.
 
-    Blocks are the outermost modules with submodules of which a list contains several of the same class. A module
-    without such a list is a block itself, but an entire model is not.
+    Blocks are the outermost modules with submodules that have a sibling of the same class in a list of modules. A
+    module that contains no such list is a block itself, but an entire model is not.
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}

@@ -28,7 +28,7 @@ _DECOMPOSED = (
       for dimensions in (1, 2, 3)),
     *(f"_upsample_nearest_exact{dimensions}d" for dimensions in (1, 2, 3)),
 )  # fmt: skip
-"""Operations that PyTorch's Python dispatcher would decompose for compilation, and so change their memory usage."""
+"""Operations whose memory usage would change, because PyTorch's Python dispatcher would decompose them."""
 _MAX_FLASH_HEAD = 256
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Number of gates for each mode of cuDNN: RNN with ReLU, RNN with tanh, LSTM and GRU."""
