@@ -86,7 +86,7 @@ class Advisor:
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
-        """Return groups of blocks to checkpoint: first the one that saves the most bytes at the peak per added second."""
+        """Return groups of blocks to checkpoint: the one that saves most at the peak per added second is first."""
         seconds: dict[int, float] = {}
         for call in self._facts.calls:
             seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
@@ -172,7 +172,7 @@ class Advisor:
     def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
         """Yield the step in which the output of the last layer and the loss are computed in chunks.
 
-        This output is often the largest tensor. Chunks are recomputed in the backward pass, so only one exists at a time.
+        The output is often the largest tensor. Chunks are recomputed in the backward pass, one at a time.
         """
         calls, edit, requests = self._facts.calls, StepEdit(step), step.step_requests
         if not calls:
