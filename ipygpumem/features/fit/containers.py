@@ -114,7 +114,7 @@ def _is_slot(instance: Any, name: str) -> bool:
 def restore_names(variables: dict[str, Any], saved: dict[str, Any], names: set[str] | None) -> None:
     """Restore the global variables of a module or notebook, except names that only other threads can have set.
 
-    ``names`` contains the names in the code of the step; it is None if the code can set any name.
+    ``names`` contains the names in the code of the step, or is None if the code can set any name.
     """
     for name in variables.keys() - saved.keys():
         if names is not None and name not in names:
@@ -128,7 +128,7 @@ def restore_names(variables: dict[str, Any], saved: dict[str, Any], names: set[s
 
 
 def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
-    """Restore a variable of an enclosing function. ``contents`` is empty if it had no value."""
+    """Restore a variable of an enclosing function. ``contents`` is empty if the variable had no value."""
     if contents:
         cell.cell_contents = contents[0]
     else:

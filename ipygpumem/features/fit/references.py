@@ -31,7 +31,7 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
-"""By ID, because metaclasses can define ``__hash__`` and ``__subclasscheck__``."""
+"""Functions that return the referents, by the ID of the class, because metaclasses can define ``__hash__`` and ``__subclasscheck__``."""
 
 
 def is_reference(value: Any) -> bool:
@@ -64,7 +64,7 @@ def sparse_components(tensor: Any) -> tuple[Any, ...]:
 
 
 def tensor_hooks(tensor: Any) -> list[Any]:
-    """Return the dicts of the hooks of a tensor, without those that do not exist."""
+    """Return the dicts of the hooks of a tensor; an empty list if it has no hooks."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return [hooks for name in names if (hooks := attempt(functools.partial(getattr, tensor, name)))]
 

@@ -141,7 +141,7 @@ class SavedState:
             )
 
     def _saved_contents(self) -> Iterator[tuple[Any, int, Any]]:
-        """Yield tensors with the size and a copy of their storage. A shared storage is saved once."""
+        """Yield tuples of a tensor, the size of its storage and a copy. A shared storage is saved once."""
         seen = set()
         for _, alias, *_ in self._aliases:
             key = _key(alias)

@@ -48,7 +48,7 @@ _STANDARD = {
 }
 """Classes of the standard library whose instances contain the user's objects as attributes."""
 _DATA = "torch.utils.data"
-"""Its objects are searched, but not restored, because iterators of loaders can own processes."""
+"""Package whose objects are searched, but not restored, because iterators of data loaders can own processes."""
 _EXCLUDED = (_DATA, "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
