@@ -31,7 +31,7 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
-"""Functions that return the referents, by the ID of the class, because metaclasses can define ``__hash__`` and ``__subclasscheck__``."""
+"""Functions that return referents, by the ID of the class, because metaclasses can define ``__hash__``."""
 
 
 def is_reference(value: Any) -> bool:
