@@ -32,6 +32,12 @@ MAX_SECONDS = 150
 """Duration of a case after which it is stopped."""
 
 
+def all_workloads():
+    from tests.gpu import fit_libraries, fit_workloads
+
+    return {**fit_workloads.WORKLOADS, **fit_libraries.WORKLOADS}
+
+
 def cases(workloads):
     """Return the name, the kind and the card of each case: first the accuracy, then recommended sizes."""
     result = [(name, "accuracy", 0) for name in workloads]
@@ -45,12 +51,11 @@ def run_case(name, kind, card, *, dry=True):
     import torch
 
     import ipygpumem
-    from tests.gpu.fit_workloads import WORKLOADS
 
     total = torch.cuda.get_device_properties(0).total_memory
     if card:
         torch.cuda.set_per_process_memory_fraction(card * GIB / total)
-    workload = WORKLOADS[name]
+    workload = all_workloads()[name]
     step = workload.make()
     for _ in range(2):
         step(2 * workload.minimum)
@@ -162,15 +167,24 @@ def inaccuracies(sizes):
     return result
 
 
-def measure(arguments):
-    from tests.gpu.fit_workloads import WORKLOADS
+def installed_workloads(names):
+    """Return the workloads with these names, or all workloads, except those whose libraries are not installed."""
+    from tests.gpu.fit_libraries import missing
 
+    workloads = {name: item for name, item in all_workloads().items() if name in (names or all_workloads())}
+    for name, workload in list(workloads.items()):
+        if missing(workload):
+            print(f"{name}: skipped, because {' and '.join(missing(workload))} cannot be imported", flush=True)
+            del workloads[name]
+    return workloads
+
+
+def measure(arguments):
     rows = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json and arguments.json.exists() else []
     rows = [row for row in rows if "refusal" in row or row["error"].startswith("stopped")]  # others are repeated
     done = {(row["workload"], row["kind"], row["card"]) for row in rows}
     end = time.monotonic() + arguments.seconds
-    workloads = {name: item for name, item in WORKLOADS.items() if name in (arguments.names or WORKLOADS)}
-    left = [case for case in cases(workloads) if case not in done and case[0] in workloads]
+    left = [case for case in cases(installed_workloads(arguments.names)) if case not in done]
     for number, case in enumerate(left):
         if time.monotonic() > end:
             print(f"{len(left) - number} cases are left: repeat the command", flush=True)
@@ -211,12 +225,10 @@ def new_process(name, kind, card):
 
 def markdown_table(rows):
     """Return the table of the documentation."""
-    from tests.gpu.fit_workloads import WORKLOADS
-
     cards = {0: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS) if card}}
     header = ["step", "largest run", "allocated", "reserved", "`--dry`", *cards.values(), "beside 20 GiB"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
-    for name, workload in WORKLOADS.items():
+    for name, workload in all_workloads().items():
         found = {(row["kind"], row["card"]): row for row in rows if row["workload"] == name}
         row = found.get(("accuracy", 0))
         if row is None:

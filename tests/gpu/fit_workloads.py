@@ -19,13 +19,14 @@ SCALE = 1.0
 
 @dataclass(frozen=True)
 class Workload:
-    """A program and what to expect: ``"prediction"``, ``"refusal"`` or ``"either"``."""
+    """A program, what to expect (``"prediction"``, ``"refusal"`` or ``"either"``) and required libraries."""
 
     make: object
     text: str
     expected: str = "prediction"
     last: int = 16_384
     minimum: int = 1
+    requires: tuple[str, ...] = ()
 
 
 def scaled(value, multiple=8):

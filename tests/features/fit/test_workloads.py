@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu import fit_accuracy, fit_workloads
+from tests.gpu import fit_accuracy, fit_libraries, fit_workloads
 
 
 @pytest.fixture(autouse=True)
@@ -16,9 +16,18 @@ def tiny(monkeypatch):
 
 
 def test_every_workload_has_cases():
-    cases = fit_accuracy.cases(fit_workloads.WORKLOADS)
+    workloads = fit_accuracy.all_workloads()
+    cases = fit_accuracy.cases(workloads)
     assert len(cases) == len(set(cases))
-    assert {name for name, _, _ in cases} == set(fit_workloads.WORKLOADS)
+    assert {name for name, _, _ in cases} == set(workloads)
+    assert workloads.keys() == fit_workloads.WORKLOADS.keys() | fit_libraries.WORKLOADS.keys()
+
+
+def test_missing_library(monkeypatch, capsys):
+    workload = fit_workloads.Workload(None, "a step", requires=("torch", "no_such_library"))
+    monkeypatch.setitem(fit_libraries.WORKLOADS, "example", workload)
+    assert list(fit_accuracy.installed_workloads(["gpt", "example"])) == ["gpt"]
+    assert capsys.readouterr().out == "example: skipped, because no_such_library cannot be imported\n"
 
 
 @pytest.mark.parametrize("name", ["generation", "adversarial", "leaking", "by_value"])
