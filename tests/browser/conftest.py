@@ -138,7 +138,11 @@ class Lab:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(timeout=30)
+        try:
+            self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:  # the server waits for kernels, which end when it has ended
+            self.process.kill()
+            self.process.wait()
 
 
 @pytest.fixture(scope="session")

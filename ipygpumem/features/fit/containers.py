@@ -5,8 +5,10 @@ from __future__ import annotations
 import array
 import collections
 import functools
+import mmap
 import operator
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ipygpumem.core.introspection import attempt, instance_dict, is_instance, mro, slot_values, type_dict
@@ -133,3 +135,16 @@ def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
         cell.cell_contents = contents[0]
     else:
         del cell.cell_contents
+
+
+def writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
+    """Yield the arrays to save. Arrays that are mapped to files are excluded, because they would be read completely."""
+    seen = set()
+    for values in arrays:
+        base = values
+        while base is not None and type(base) is not mmap.mmap:
+            base = getattr(base, "obj", None) if type(base) is memoryview else getattr(base, "base", None)
+        key = (values.__array_interface__["data"], values.shape, values.strides, values.dtype.str)
+        if values.flags.writeable and base is None and key not in seen:
+            seen.add(key)
+            yield values

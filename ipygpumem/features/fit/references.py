@@ -6,6 +6,7 @@ import contextvars
 import functools
 import gc
 import io
+import queue
 import threading
 import types
 import weakref
@@ -18,6 +19,8 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     io.IOBase: lambda _: (),  # files are iterators, too
     memoryview: lambda value: [value.obj],
     weakref.ref: lambda value: [weakref.ref.__call__(value)],
+    weakref.ProxyType: lambda value: [value.__init__.__self__],
+    weakref.CallableProxyType: lambda value: [value.__init__.__self__],
     weakref.WeakValueDictionary: lambda value: list(value.values()),
     weakref.WeakSet: list,
     contextvars.ContextVar: lambda value: [value.get(None)],
@@ -26,7 +29,7 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     type({}.values()): lambda value: [value.mapping],
     type({}.items()): lambda value: [value.mapping],
     types.MappingProxyType: lambda value: list(value.values()),
-    functools._lru_cache_wrapper: lambda value: [value.__wrapped__, *_cached_values(value)],
+    functools._lru_cache_wrapper: lambda value: [value.__wrapped__, *cached_values(value)],
 }
 
 
@@ -63,13 +66,18 @@ def sparse_components(tensor: Any) -> tuple[Any, ...]:
     return tuple(getattr(tensor.detach(), name)() for name in names)
 
 
+def queued_items(items: Any) -> list[Any]:
+    """Return the items of a ``queue.Queue``; an empty list for other objects."""
+    return list(items.queue) if issubclass(type(items), queue.Queue) else []
+
+
 def tensor_hooks(tensor: Any) -> list[Any]:
     """Return the dicts of the hooks of a tensor; an empty list if it has no hooks."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return [hooks for name in names if (hooks := attempt(functools.partial(getattr, tensor, name)))]
 
 
-def _cached_values(cached_function: Any) -> list[Any]:
+def cached_values(cached_function: Any) -> list[Any]:
     """Return cached values, but not the internal dict of the cache, which must not be changed."""
     values = gc.get_referents(cached_function)
     if cached_function.cache_parameters()["maxsize"] is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import gc
 import operator
+import queue
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.units import many
+from ipygpumem.features.fit.references import queued_items
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,7 +21,9 @@ _DEPTH = 3
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a value that changes when an iterator advances, if this can be determined without advancing it."""
+    """Return a value that changes when an iterator advances or a queue changes, if this can be determined."""
+    if issubclass(type(iterator), queue.Queue | queue.SimpleQueue):
+        return iterator.qsize(), *map(id, queued_items(iterator))
     frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)
     parts: list[Any] = [yielded if type(yielded) is int else None, attempt(lambda: operator.length_hint(iterator, -1))]
     parts += [getattr(frame, "f_lasti", None), attempt(lambda: repr(iterator))]

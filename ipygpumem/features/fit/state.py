@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
-import mmap
+import queue
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,9 +27,10 @@ from ipygpumem.features.fit.containers import (
     restore_cell,
     restore_items,
     restore_names,
+    writable_arrays,
 )
 from ipygpumem.features.fit.random_numbers import random_state
-from ipygpumem.features.fit.references import cell_contents
+from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.side_effects import position
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.sources.host import read_host
@@ -88,7 +89,8 @@ class SavedState:
                 for tensor in objects.tensors
                 if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"  # as in exported graphs
             ]
-            arrays = list(_writable_arrays(objects.arrays))
+            self._sizes = [_nbytes(alias) for _, alias, *_ in self._aliases]
+            arrays = list(writable_arrays(objects.arrays))
             if contents:
                 self._check_host_memory(sum(array.nbytes for array in arrays))
             self._contents = list(self._saved_contents()) if contents else []
@@ -107,7 +109,7 @@ class SavedState:
     def restore(self) -> list[str]:
         """Restore the state and return sentences about containers that grew and about what could not be restored."""
         notes = [
-            f"The step advanced {f'the iterator {name}' if name else 'an iterator'}, which is not undone."
+            f"The step advanced {_described(name, iterator)}, which is not undone."
             for name, iterator, saved_position in self._positions
             if position(iterator) != saved_position
         ]
@@ -117,18 +119,30 @@ class SavedState:
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
         torch = self._torch
         torch.set_grad_enabled(self._grad_enabled)
+        torch.clear_autocast_cache()  # contains copies of parameters
         notes += _restore_each(lambda restore: restore(), [(restore,) for restore in self._random])
         notes += _restore_each(restore_names, self._variables)
         notes += _restore_each(restore_cell, self._cells)
         notes += _restore_each(restore_attributes, self._attributes)
         notes += _restore_each(restore_items, [(container, items) for _, container, items in self._items])
         notes += _restore_each(restore_array, self._arrays)
+        if not self._saves_contents:
+            notes += self._notes_without_contents()
         with _without_modes(torch), torch.no_grad():
             notes += _restore_each(_restore_alias, self._aliases)
             notes += _restore_each(self._restore_contents, self._contents)
             notes += _restore_each(self._restore_gradient, [(gradient,) for gradient in self._gradients])
             notes += _restore_each(self._set_version, [(tensor, version) for tensor, _, version, *_ in self._aliases])
         return notes
+
+    def _notes_without_contents(self) -> list[str]:
+        for function in self.objects.caches:
+            if any(map(_contains_fake_tensor, cached_values(function))):
+                function.cache_clear()
+        resized = sum(
+            _nbytes(alias) != nbytes for (_, alias, *_), nbytes in zip(self._aliases, self._sizes, strict=True)
+        )
+        return [f"The step resized {many(resized, 'storage')}, which is not undone."] if resized else []
 
     def _check_host_memory(self, needed: int) -> None:
         """Check whether ``needed`` bytes and copies of the tensors fit into host memory."""
@@ -217,23 +231,20 @@ def _identity(value: Any) -> Any:
     return value
 
 
-def _writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
-    """Yield the arrays to save. Arrays that are mapped to files are excluded, because they would be read completely."""
-    seen = set()
-    for array in arrays:
-        base = array
-        while base is not None and type(base) is not mmap.mmap:
-            base = getattr(base, "obj", None) if type(base) is memoryview else getattr(base, "base", None)
-        key = (array.__array_interface__["data"], array.shape, array.strides, array.dtype.str)
-        if array.flags.writeable and base is None and key not in seen:
-            seen.add(key)
-            yield array
+def _contains_fake_tensor(value: Any) -> bool:
+    items = value if type(value) in {tuple, list} else [value]
+    return any(type(item).__name__ == "FakeTensor" for item in items)
 
 
 def _without_modes(torch: Any) -> Any:
     """Return a context manager that disables the program's dispatch modes."""
     disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
     return torch.no_grad() if disable is None else disable()
+
+
+def _described(name: str, iterator: Any) -> str:
+    kind = "queue" if issubclass(type(iterator), queue.Queue | queue.SimpleQueue) else "iterator"
+    return f"the {kind} {name}" if name else f"{'a' if kind == 'queue' else 'an'} {kind}"
 
 
 def _restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]) -> list[str]:
@@ -252,7 +263,7 @@ def _restore_alias(tensor: Any, alias: Any, _: int | None, requires_grad: bool, 
     if tensor.grad_fn is not None and not has_graph:
         tensor.detach_()
     layout, saved_layout = (
-        (attempt(item.data_ptr), attempt(item.size), attempt(item.stride)) for item in (tensor, alias)
+        (attempt(item.data_ptr), attempt(item.size), attempt(item.stride), item.dtype) for item in (tensor, alias)
     )
     if layout != saved_layout or _is_sparse(tensor):
         tensor.data = alias

@@ -12,6 +12,7 @@ import collections
 import functools
 import gc
 import itertools
+import queue
 import random
 import sys
 import types
@@ -30,7 +31,15 @@ from ipygpumem.core.introspection import (
     type_dict,
 )
 from ipygpumem.features.fit.containers import items_of
-from ipygpumem.features.fit.references import cell_contents, is_reference, referents, sparse_components, tensor_hooks
+from ipygpumem.features.fit.references import (
+    cell_contents,
+    is_reference,
+    queued_items,
+    referents,
+    sparse_components,
+    tensor_hooks,
+)
+from ipygpumem.features.fit.user_code import defines, is_user_class, is_user_module, module_name
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
@@ -41,10 +50,8 @@ _STANDARD = {
     "collections.ChainMap",
     "collections.UserDict",
     "collections.UserList",
-    "queue.LifoQueue",
-    "queue.PriorityQueue",
-    "queue.Queue",
     "types.SimpleNamespace",
+    "weakref.WeakKeyDictionary",
 }
 """Classes of the standard library whose instances contain the user's objects as attributes."""
 _DATA = "torch.utils.data"
@@ -52,7 +59,6 @@ _DATA = "torch.utils.data"
 _EXCLUDED = (_DATA, "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
-_MODULE = type.__dict__["__module__"].__get__
 _MAX_OBJECTS = 3_000_000
 
 
@@ -72,8 +78,9 @@ class StepObjects:
         cells: Variables of enclosing functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
-        iterators: Iterators with their names.
+        iterators: Iterators and queues with their names.
         optimizers: Instances of ``torch.optim.Optimizer``.
+        caches: Functions with a cache, as decorated by ``functools.lru_cache``.
     """
 
     def __init__(self, torch: Any, roots: Mapping[str, Any]) -> None:
@@ -89,6 +96,7 @@ class StepObjects:
         self.generators: list[Any] = []
         self.iterators: list[tuple[str, Any]] = []
         self.optimizers: list[Any] = []
+        self.caches: list[Any] = []
         self._seen: dict[int, Any] = {}
         self._pending = list(roots.items())
         while self._pending:
@@ -117,7 +125,8 @@ class StepObjects:
             self._push(name, value.flat if value.dtype.hasobject else ())
         elif is_reference(value):
             self._push(name, referents(value))
-        elif _defines(kind, "__next__") and not any(map(_is_user_class, mro(kind))):
+            self.caches += [value] if issubclass(kind, functools._lru_cache_wrapper) else []
+        elif _is_iterator(kind):
             self.iterators.append((name, value))
             self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
@@ -125,7 +134,7 @@ class StepObjects:
             self._visit_items(name, value)
             if not is_exactly(value, (*_CONTAINERS, collections.OrderedDict, collections.defaultdict)):
                 self._visit_instance(value)
-        elif _module_name(kind).startswith(_DATA):
+        elif module_name(kind).startswith(_DATA):
             self._pending += (instance_dict(value) or {}).items()
         elif not self._visit_code_object(name, value) and self._is_followed(kind):
             self._visit_instance(value)
@@ -156,11 +165,12 @@ class StepObjects:
         return True
 
     def _visit_iterator(self, name: str, value: Any) -> None:
+        self._push(name, queued_items(value))
         frame = attempt(lambda: value.gi_frame)
         if type(frame) is types.FrameType:
             self._pending += frame.f_locals.items()
             self._visit_user_code(frame.f_code, frame.f_globals)
-        elif _module_name(type(value)) in {"builtins", "itertools"}:
+        elif module_name(type(value)) in {"builtins", "itertools"}:
             self._push(name, gc.get_referents(value))
 
     def _push(self, name: str, values: Iterable[Any]) -> None:
@@ -188,7 +198,7 @@ class StepObjects:
         self._pending.append(("", type(value)))
 
     def _visit_class(self, kind: type) -> None:
-        bases = [base for base in (*mro(kind), *mro(type(kind))) if _is_user_class(base)]
+        bases = [base for base in (*mro(kind), *mro(type(kind))) if is_user_class(base)]
         self.instances += bases
         for base in bases:
             self._pending += [(name, item) for name, item in type_dict(base).items() if not name.startswith("__")]
@@ -217,7 +227,7 @@ class StepObjects:
         package = variables.get("__package__")
         paths = {path for name in names for path in itertools.accumulate(name.split("."), "{}.{}".format)}
         imported = [sys.modules.get(prefix + path) for path in paths for prefix in ("", f"{package}.")]
-        pending = [variables, *(vars(module) for module in (*imported, *enclosing) if _is_user_module(module))]
+        pending = [variables, *(vars(module) for module in (*imported, *enclosing) if is_user_module(module))]
         visited: list[dict[str, Any]] = []
         while pending:
             namespace = pending.pop()
@@ -225,7 +235,7 @@ class StepObjects:
                 continue
             visited.append(namespace)
             for name in names & namespace.keys():
-                if _is_user_module(namespace[name]):
+                if is_user_module(namespace[name]):
                     pending.append(vars(namespace[name]))
                 else:
                     self._pending.append((name, namespace[name]))
@@ -244,7 +254,7 @@ class StepObjects:
                 self.names[id(variables)] = None
 
     def _is_generator(self, value: Any) -> bool:
-        name = f"{_module_name(type(value))}.{type(value).__name__}"
+        name = f"{module_name(type(value))}.{type(value).__name__}"
         return (
             is_instance(value, self._torch.Generator)
             or (issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom))
@@ -252,15 +262,15 @@ class StepObjects:
         )
 
     def _is_followed(self, kind: type) -> bool:
-        module = _module_name(kind)
+        module = module_name(kind)
         if any(base is self._torch.nn.Module for base in mro(kind)):
             return True
         if module.startswith(_EXCLUDED):
             return False
         if f"{module}.{kind.__qualname__}" in _STANDARD:
             return True
-        known = module.partition(".")[0] in _PACKAGES or _defines(kind, "state_dict")
-        return known or any(_is_user_class(base) for base in mro(kind))
+        known = module.partition(".")[0] in _PACKAGES or defines(kind, "state_dict")
+        return known or any(is_user_class(base) for base in mro(kind))
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -270,25 +280,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
-def _defines(kind: type, name: str) -> bool:
-    """Return whether a class has an attribute, without calling methods of its metaclass."""
-    return any(name in type_dict(base) for base in mro(kind))
-
-
-def _module_name(kind: type) -> str:
-    return str(_MODULE(kind))
-
-
-def _is_user_module(module: Any) -> bool:
-    if not is_instance(module, types.ModuleType):
-        return False
-    variables = vars(module)
-    file = variables.get("__file__") or next(iter(variables.get("__path__", ())), None)
-    return type(file) is str and not is_library_file(file) and variables.get("__package__") != "ipygpumem"
-
-
-def _is_user_class(kind: type) -> bool:
-    name = _module_name(kind)
-    file = getattr(sys.modules.get(name), "__file__", None)
-    is_user_file = type(file) is str and not is_library_file(file) and not name.startswith("ipygpumem.")
-    return name == "__main__" or is_user_file
+def _is_iterator(kind: type) -> bool:
+    """Return whether objects of a class are queues or iterators that cannot be restored."""
+    is_iterator = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
+    return is_iterator or issubclass(kind, queue.Queue | queue.SimpleQueue)

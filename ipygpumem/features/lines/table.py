@@ -31,7 +31,7 @@ def line_table(device: DeviceLines) -> Table:
             TableRow("", _EMPTY, 0, note="elsewhere"),
             _use_row("", "other code and threads", device.elsewhere, scale),
         ]
-    rows.append(TableRow("", _EMPTY, 0, note="device at the end and at its peak"))
+    rows.append(TableRow("", _EMPTY, 0, note="entire device, at the end and at the peak"))
     for label, end, peak, shown in (
         ("requested", device.end_requested, device.peak_requested, True),
         ("rounding by the allocator", device.end_rounding, device.peak_rounding, device.peak_rounding is None),

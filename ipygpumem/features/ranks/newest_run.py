@@ -51,7 +51,7 @@ def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
     if origin is None or newest is None:
         return ""
     if origin.world and newest.world and origin.world != newest.world:
-        return f"from another run, with {origin.world:,} ranks instead of {newest.world:,}"
+        return f"from another run, with a world size of {origin.world:,} instead of {newest.world:,}"
     same_host = origin.host == newest.host
     ids, newest_ids = dict(origin.launch), dict(newest.launch)
     shared = [kind for kind in ids.keys() & newest_ids.keys() if same_host or kind not in {"process", "parent"}]

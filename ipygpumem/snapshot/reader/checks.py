@@ -110,7 +110,10 @@ class TextBudget:
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Add the length of a repeated or ``created`` string. Raise `SnapshotLimitError` if the total is too long."""
+        """Subtract the length of a string from the limit if the string is new (``created``) or occurs again.
+
+        Raise `SnapshotLimitError` if the limit is exceeded.
+        """
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 
@@ -226,6 +227,20 @@ def test_refusals(step, reason):
     assert re.search(reason, result.refusal), result.refusal
     assert "\n" not in result.refusal
     assert not result.notes, "no tensor of the step remains"
+
+
+def test_caches_that_the_step_fills():
+    """Tensors without data must not remain in caches, such as those of masks."""
+
+    @functools.lru_cache
+    def mask(size):
+        return torch.ones(size, size).tril()
+
+    layer = nn.Linear(8, 8)
+    result = dry(lambda batch: (layer(torch.ones(batch, 8)) @ mask(8)).sum().backward())
+    assert not result.refusal
+    assert not result.notes
+    assert type(mask(8)) is torch.Tensor
 
 
 def test_tensors_that_remain():

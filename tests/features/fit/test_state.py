@@ -346,6 +346,8 @@ REFERENCES = {
     "attribute of a tensor": lambda state: (_tensor(state), lambda value: value.state),
     "iterator": lambda state: (StateIterator(state), next),
     "DataLoader": lambda state: (DataLoader(Data(state)), lambda value: value.dataset.state),
+    "proxy": lambda state: (weakref.proxy(state["holder"]), lambda value: value.__dict__),
+    "WeakKeyDictionary": lambda state: (_weak_keys(state), lambda value: next(iter(value.values()))),
     "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
 }
 
@@ -370,6 +372,12 @@ def _cached(state, maxsize):
     states = [state]
     cached()
     return cached
+
+
+def _weak_keys(state):
+    result = weakref.WeakKeyDictionary()
+    result[state["model"]] = state
+    return result
 
 
 def _tensor(state):
@@ -569,6 +577,30 @@ def test_step_that_resets_the_peaks(allocations, fake_gpu):
     result = ipygpumem.fit(step, range(1, 17))
     assert torch.cuda.max_memory_allocated() == peak
     assert result.predict(8) == 8 << 22
+
+
+def test_queue_that_another_thread_fills(allocations):
+    """The items that other threads have added remain, and the answer states that the queue has changed."""
+    items = queue.Queue()
+    for number in range(10):
+        items.put(number)
+
+    def step(batch):
+        torch.zeros(batch, 1 << 16)
+        items.put(items.get() + 10)
+
+    result = ipygpumem.fit(step, range(1, 17))
+    assert items.qsize() == 10
+    assert max(items.queue) > 10
+    assert "The step advanced the queue items, which is not undone." in result.notes
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_model(allocations):
+    block = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    model = torch.jit.trace(nn.Sequential(block, block), torch.ones(1, 8))
+    result = ipygpumem.fit(lambda batch: model(torch.zeros(batch, 8)).sum().backward(), range(1, 17))
+    assert not result.refusal
 
 
 def test_lazy_parameters(allocations):

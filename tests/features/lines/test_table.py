@@ -46,7 +46,7 @@ cuda:0 by line of code: requested bytes, 0 in use at the start
    12  20.0 MiB                               512 B            █████       del big
                                                                            elsewhere
        10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
-                                                                           device at the end and at its peak
+                                                                           entire device, at the end and at the peak
        20.0 MiB  40.0 MiB                                                  requested
           412 B   unknown                                                  rounding by the allocator
        20.0 MiB   unknown                                                  allocated (allocator's counter)

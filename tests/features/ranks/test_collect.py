@@ -180,7 +180,7 @@ def test_older_run_with_more_ranks(run):
         change(path, world=2 if number < 2 else 8, began=2e9 if number < 2 else 1e9)
     ranks = read_ranks(run)
     assert [member.name for member in ranks.members] == ["0", "1"]
-    assert ranks.faults == ("rank_00002.json: from another run, with 8 ranks instead of 2",)
+    assert ranks.faults == ("rank_00002.json: from another run, with a world size of 8 instead of 2",)
 
 
 EARLIER_RUN = "rank_00001.json: from an earlier run, which ended before rank 0 started"

@@ -10,7 +10,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any
 
-from ipygpumem.core.introspection import instance_dict, is_instance
+from ipygpumem.core.introspection import attempt, instance_dict, is_instance
 
 _CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
 _LISTS = ("ModuleList", "Sequential")
@@ -66,11 +66,15 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
     result: dict[int, ModelBlock] = {}
     for root in modules:
         if id(root) not in children:
-            model, enables = named.get(id(root), "model"), hasattr(root, "gradient_checkpointing_enable")
+            model = named.get(id(root), "model")
+            enables = attempt(functools.partial(getattr, root, "gradient_checkpointing_enable")) is not None
             for path, module in _blocks(root, ""):
                 place, _, own = path.rpartition(".")
-                parent = root.get_submodule(place)
-                siblings = len(parent) if type(parent).__name__ in _LISTS and own.isdigit() else 0
+                # get_submodule does not exist for scripted modules
+                parent = functools.reduce(
+                    lambda module, part: module._modules[part], filter(None, place.split(".")), root
+                )
+                siblings = len(parent._modules) if type(parent).__name__ in _LISTS and own.isdigit() else 0
                 name = ModelBlockName(model, path, siblings, enables, type(module).__name__)
                 result.setdefault(id(module), ModelBlock(name, module))
     return list(result.values())

@@ -46,8 +46,8 @@ def _label(root: Any, name: str) -> str:
     """Return a label that is the same for blocks that repeat, such as ``blocks.*.mlp`` for ``blocks.0.mlp``."""
     parts, parent = [], root
     for part in filter(None, name.split(".")):
-        kinds = {type(child) for child in parent.children()}
+        kinds = {type(child) for child in parent._modules.values()}
         parts.append("*" if part.isdecimal() and len(kinds) == 1 else part)
-        parent = parent.get_submodule(part)
+        parent = parent._modules[part]
     label = ".".join(parts) or type(root).__name__
     return f"{label} ({type(parent).__name__})" if label[-1].isdecimal() or label[-1] == "*" else label
