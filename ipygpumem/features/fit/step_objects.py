@@ -43,7 +43,7 @@ from ipygpumem.features.fit.user_code import defines, is_user_class, is_user_mod
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
-_PACKAGES = ("torch", "accelerate")
+_PACKAGES = ("accelerate", "lightning", "peft", "pytorch_lightning", "torch", "torch_geometric", "transformers")
 """Libraries whose objects are searched although their classes may have no ``state_dict``."""
 _STANDARD = {
     "argparse.Namespace",

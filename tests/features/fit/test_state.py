@@ -349,7 +349,15 @@ REFERENCES = {
     "proxy": lambda state: (weakref.proxy(state["holder"]), lambda value: value.__dict__),
     "WeakKeyDictionary": lambda state: (_weak_keys(state), lambda value: next(iter(value.values()))),
     "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
+    "configuration of transformers": lambda state: (_configuration(state), lambda value: value.state),
 }
+
+
+def _configuration(state):
+    """Return an object of a class like those of transformers, which need not be installed."""
+    result = type("Configuration", (), {"__module__": "transformers.configuration_utils"})()
+    result.state = state
+    return result
 
 
 def _thread_local(state):
@@ -412,7 +420,7 @@ def _context_variable(state):
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_state_in_objects_of_the_standard_library(allocations, name):
+def test_state_in_objects_of_libraries(allocations, name):
     """A model, a counter and an array are restored, through whatever object the step refers to them."""
     holder = argparse.Namespace(counter=0, values=array.array("d", [1.0]), model=nn.BatchNorm1d(8))
     value, get = REFERENCES[name](vars(holder) | {"holder": holder})
