@@ -56,7 +56,9 @@ _STANDARD = {
 """Classes of the standard library whose instances contain the user's objects as attributes."""
 _DATA = "torch.utils.data"
 """Package whose objects are searched, but not restored, because iterators of data loaders can own processes."""
-_EXCLUDED = (_DATA, "torch.distributed", "torch.profiler", "torch.utils.tensorboard", "torch._")
+_LOGGERS = ("lightning.fabric.loggers", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
+_TORCH = ("torch._", "torch.distributed", "torch.profiler", "torch.utils.tensorboard")
+_EXCLUDED = (_DATA, *_LOGGERS, *_TORCH, "transformers.integrations")
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
 _MAX_OBJECTS = 3_000_000
