@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import gc
 import re
@@ -241,6 +242,27 @@ def test_caches_that_the_step_fills():
     assert not result.refusal
     assert not result.notes
     assert type(mask(8)) is torch.Tensor
+
+
+def test_other_threads_are_not_affected():
+    """Another thread trains a model while a step is estimated."""
+    layer = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(layer.parameters())
+
+    def train():
+        before = layer.weight.detach().clone()
+        layer(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        assert torch.autocast("cuda", enabled=False).device == "cuda"
+        assert type(layer.weight.grad) is torch.Tensor
+        assert not torch.equal(layer.weight, before)
+
+    def step(batch):
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            executor.submit(train).result()
+        torch.ones(batch)
+
+    assert not dry(step).refusal
 
 
 def test_tensors_that_remain():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
@@ -46,17 +47,27 @@ def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
     group_tensors = optimizers.Optimizer._group_tensors_by_device_and_dtype
     autocast: Any = import_module("torch.amp.autocast_mode").autocast
     enter = autocast.__init__
+    own_thread = threading.get_ident()
+
+    def is_step() -> bool:
+        return threading.get_ident() == own_thread  # the patches must not affect other threads
 
     def group_copies(lists: Any, *args: Any, **options: Any) -> Any:
+        if not is_step():
+            return group_tensors(lists, *args, **options)
         return group_tensors([[copy(tensor) for tensor in tensors] for tensors in lists], *args, **options)
 
     def on_host(self: Any, device_type: str, dtype: Any = None, *args: Any, **options: Any) -> None:
-        if device_type == "cuda":
+        if device_type == "cuda" and is_step():
             device_type, dtype = "cpu", torch.get_autocast_dtype("cuda") if dtype is None else dtype
         enter(self, device_type, dtype, *args, **options)
 
     patches: list[tuple[Any, str, Any]] = [
-        (optimizers, "_get_foreach_kernels_supported_devices", lambda: [*foreach(), "cpu", "meta"]),
+        (
+            optimizers,
+            "_get_foreach_kernels_supported_devices",
+            lambda: [*foreach(), *(("cpu", "meta") if is_step() else ())],
+        ),
         (optimizers.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(group_copies)),
         (autocast, "__init__", on_host),
     ]
