@@ -32,7 +32,7 @@ def run_changed(torch, training, change, size):
     if change.kind == "accumulation":
         return measured(torch, training, size, int(change.name.split()[-2]))
     if change.kind == "checkpointing":
-        exec(change.code, {"self": training})  # noqa: S102 (the code that users are told to run)
+        exec(change.code, {"self": training})  # noqa: S102 (the code that is shown to users)
         try:
             return measured(torch, training, size)
         finally:

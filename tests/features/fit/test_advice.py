@@ -107,7 +107,7 @@ def images(batch):
 def run_changed(training, change, size=SIZE):
     """Make a change as its code states, and return the peak of a step."""
     if change.kind == "checkpointing":
-        exec(change.code, {"self": training})  # noqa: S102 (the code that users are told to run)
+        exec(change.code, {"self": training})  # noqa: S102 (the code that is shown to users)
     elif change.kind == "accumulation":
         training.parts = int(change.name.split()[-2])
     try:
