@@ -6,7 +6,11 @@ BIN := $(VENV)/bin
 # Test processes. Many tests wait, so there is one more than a small machine has cores.
 JOBS ?= 3
 comma := ,
-PYTEST := -m pytest -n $(JOBS) --dist loadscope
+# $(call pytest,python,arguments). With RETRY=1, tests that failed run again, without other tests at the same time.
+define pytest
+$(1) -m pytest -n $(JOBS) --dist loadscope $(2)$(if $(RETRY), || { [ $$? = 1 ] && \
+		echo "The failed tests run again." && $(1) -m pytest --last-failed --last-failed-no-failures none $(2); })
+endef
 
 # Without an NVIDIA GPU, the CPU build of PyTorch is enough and saves a download of several gigabytes. pip finds it among
 # its configured indexes and links (PIP_FIND_LINKS), or in PyTorch's own index; otherwise it installs the CUDA build.
@@ -35,23 +39,23 @@ demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
 test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=test-%)
-	$(BIN)/python $(PYTEST)
+	$(call pytest,$(BIN)/python)
 
 # What needs no browser, Node, kernel or cluster.
 fast: $(VENV)/.test
-	$(BIN)/python $(PYTEST) $(FAST)
+	$(call pytest,$(BIN)/python,$(FAST))
 
 # The tests that depend on the version of IPython.
 $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
-	.venv-$*/bin/python $(PYTEST) -m ipython tests/jupyter tests/kernel
+	$(call pytest,.venv-$*/bin/python,-m ipython tests/jupyter tests/kernel)
 
 # The fast tests with PyTorch's CUDA build, with or without a GPU.
 test-cuda: .venv-cuda/.ready
-	.venv-cuda/bin/python $(PYTEST) $(FAST)
+	$(call pytest,.venv-cuda/bin/python,$(FAST))
 
 # The fast tests with the oldest supported versions, which are the lower bounds in pyproject.toml.
 test-oldest: .venv-oldest/.ready
-	.venv-oldest/bin/python $(PYTEST) $(FAST)
+	$(call pytest,.venv-oldest/bin/python,$(FAST))
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
