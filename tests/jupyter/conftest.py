@@ -83,6 +83,8 @@ def make_notebook(tmp_path_factory, monkeypatch):
     def make(*, terminal=False, **sections):
         config = Config(sections)
         config.HistoryManager.enabled = False
+        # jedi shares a cache with other test processes, and completes nothing while one of them writes to it
+        config.IPCompleter.use_jedi = False
         config.InteractiveShell.colors = "NoColor" if sys.modules["IPython"].version_info < (9,) else "nocolor"
         config.InteractiveShell.xmode = "Plain"  # IPython's default mode inspects every imported module
         config.TerminalInteractiveShell.simple_prompt = True

@@ -97,6 +97,7 @@ def kernel(tmp_path_factory):
     manager.start_kernel(
         extra_arguments=[
             "--HistoryManager.enabled=False",
+            "--IPCompleter.use_jedi=False",  # jedi shares a cache with other test processes
             "--GPUMem.report=always",
             "--GPUMem.preload=off",
             f"--ipython-dir={tmp_path_factory.mktemp('ipython')}",
