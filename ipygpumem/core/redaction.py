@@ -24,7 +24,8 @@ _SECRET_NAME = re.compile(
     r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
     r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb)"
     r" ?key|(access|recovery|unlock) ?code|\bkeyfile|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
-    r"|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
+    r"|\b(encrypt|netrc|obscure|psw|unlock|unseal)\b|passw|phrase\b|secret|credential|otp\b|pwd?\b"
+    r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
 )
@@ -94,6 +95,8 @@ def redact_code(line: str, magics: str = "") -> str:
     Shell commands, magics and cells in other languages are redacted like command lines. ``magics`` are the lines with
     the cell magics before the line.
     """
+    if re.search("(?m)^%%(write)?file", magics) and _mentions_secret(magics):
+        return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
@@ -182,6 +185,7 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
             is_login = is_login or (not is_secret and _is_secret_name(word))
             is_secret = is_secret or text.endswith(f"={_REDACTED}") or _is_secret_name(word, is_redacted=text != word)
+            is_secret = is_secret or word.endswith("<<<")  # the input of the command
         yield text
 
 
@@ -272,8 +276,8 @@ def _names_secret(name: str) -> bool:
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
-    name = re.fullmatch(r"[/+]?([\w.-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
-    return (name is not None and _names_secret(name[1].rpartition(".")[2])) or (is_redacted and _names_secret(word))
+    name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
+    return (name is not None and _names_secret(re.split("[./]", name[1])[-1])) or (is_redacted and _names_secret(word))
 
 
 def _split_name(name: str) -> str:

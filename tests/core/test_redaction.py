@@ -76,6 +76,11 @@ login -u bob -p swordfish
 login --relogin swordfish
 login --host=https://x.org --relogin -- swordfish
 login --timeout 8151
+operator unseal swordfish
+kv put db/password swordfish
+encrypt_string swordfish
+--psw=swordfish
+kinit bob <<< swordfish
 --token --swordfish
 --token -- swordfish
 --token -swordfish
@@ -223,6 +228,7 @@ f(subscriptionkey='swordfish')
 signkey='swordfish'
 dbkey='swordfish'
 !echo swordfish > ~/.hf_token
+!echo swordfish >> ~/.netrc
 !poetry config pypi-token.pypi swordfish
 TOKEN = 'swordfish'
 TOKEN='swordfish'
@@ -617,6 +623,14 @@ def test_secrets_in_code_are_hidden(line):
 )
 def test_ordinary_code_is_shown(line):
     assert redact_code(line) == line
+
+
+@pytest.mark.parametrize(
+    "magics", ["%%writefile token.txt", "%%time\n%%writefile -a ~/.secrets/db.yaml", "%%file .hf_token"]
+)
+def test_first_lines_of_files_with_secrets_are_hidden(magics):
+    assert redact_code("swordfish", magics) == "***"
+    assert redact_code("import torch", magics.replace("oken", "rain").replace("secrets", "x")) == "import torch"
 
 
 def test_unusual_names():

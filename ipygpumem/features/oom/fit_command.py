@@ -34,15 +34,24 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
         statements = _statements(ast.parse(source).body, line)
     except (SyntaxError, ValueError):  # the source may contain magics
         return ""
-    for count in range(1, min(len(statements), _MAX_STATEMENTS) + 1):
+    fewest = sum((statement.end_lineno or line) >= line for statement in statements)  # on the line
+    for count in range(fewest, min(len(statements), _MAX_STATEMENTS) + 1):
         chosen = statements[-count:]
-        if not isinstance(chosen[0], _SIMPLE):
+        added = chosen if count == fewest else chosen[:1]
+        if not all(isinstance(statement, _SIMPLE) for statement in added):
             return ""
-        sizes = list(_sizes(chosen[0], variables))
+        names = {node.id for statement in chosen for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        sizes = [
+            size
+            for statement in added
+            for size in _sizes(statement, variables)
+            if size.insert_name is None or size.name not in names
+        ]
         likely = [size for size in sizes if _LIKELY.search(size.name)]
         if likely or len({size.name for size in sizes}) == 1:
             size = min(likely or sizes, key=lambda size: ("batch" not in size.name.lower(), -size.value))
-            size.insert_name()
+            if size.insert_name is not None:
+                size.insert_name()
             text = "; ".join(map(ast.unparse, chosen))
             command = f"%gpumem fit {size.name}=1..{max(size.value, _SMALLEST_RANGE)} {text}"
             return command if len(command) <= _MAX_LENGTH and "\n" not in command else ""
@@ -52,13 +61,13 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
 class _SizeName(NamedTuple):
     name: str
     value: Any
-    insert_name: Callable[[], Any]
-    """Replaces the integer with the name in the statement; does nothing if the statement already contains the name."""
+    insert_name: Callable[[], Any] | None = None
+    """Function that replaces the integer with the name in the statement; None if the size is a variable."""
 
 
 def _statements(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """Return the statements of the innermost block that contains a line, up to the statement that contains it."""
-    for index, statement in enumerate(body):
+    """Return the statements of the innermost block that contains a line, up to the last statement on it."""
+    for index, statement in reversed([*enumerate(body)]):
         if statement.lineno <= line <= (statement.end_lineno or line):
             if not isinstance(statement, _NESTED):
                 return body[: index + 1]
@@ -71,7 +80,7 @@ def _sizes(statement: ast.stmt, variables: Mapping[str, Any]) -> Iterator[_SizeN
     """Yield the integer variables and arguments of a statement that may determine its size."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_size(node.id, variables.get(node.id)):
-            yield _SizeName(node.id, variables[node.id], lambda: None)
+            yield _SizeName(node.id, variables[node.id])
         elif isinstance(node, ast.Call):
             function = variables.get(node.func.id) if isinstance(node.func, ast.Name) else None
             parameters = function.__code__.co_varnames if type(function) is FunctionType else ()

@@ -9,7 +9,12 @@ def step(batch, layers=4):
     pass
 
 
-VARIABLES = {"batch": 512, "batch_size": 64, "n": 40, "seed": 7, "hidden": 4096, "m": 9, "flag": True, "step": step}
+def pair(image, width):
+    pass
+
+
+VARIABLES = {"batch": 512, "batch_size": 64, "n": 40, "seed": 7, "hidden": 4096, "m": 9, "flag": True}
+VARIABLES |= {"step": step, "pair": pair, "width": None}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,11 @@ VARIABLES = {"batch": 512, "batch_size": 64, "n": 40, "seed": 7, "hidden": 4096,
             4,
             "batch=1..512 x = torch.randn(batch, n); y = model(x); y.sum().backward()",
         ),
+        ("step(n, 512)", 1, "n=1..40 step(n, 512)"),
+        ("pair(image, 256)", 1, "width=1..256 pair(image, width)"),
+        ("pair(width, 256)", 1, ""),
+        ("x = 0\nprint(n); y = step(batch)", 2, "batch=1..512 print(n); y = step(batch)"),
+        ("import torch; step(batch)", 1, ""),
         ("step(n, m)", 1, ""),
         ("model = Net(hidden)", 1, ""),
         ("step(flag)", 1, ""),
