@@ -14,18 +14,17 @@ from itertools import islice
 from ipygpumem.core.text import printable
 
 _MAX_NAME_LENGTH, _MAX_LENGTH, _MAX_WORD_LENGTH = 60, 200, 1000
-_REDACTED = "***"
+_FREQUENT, _MIN_PART, _MIN_SUM, _REDACTED = 0.3, 8, 20, "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
-    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|dsn|headers?|hmac|jwt"
-    r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|passcode|pat|pin(?! memory)"
-    r"|private|psk|salt|sas|session ?id|signature|(web)?hook)\b"
+    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|dsn|encrypt|headers?|hmac|jwt"
+    r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc|obscure|passcode|pat|pin(?! memory)"
+    r"|private|psk|psw|salt|sas|session ?id|signature|unlock|unseal|(web)?hook)\b"
     r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
     r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb)"
     r" ?key|(access|recovery|unlock) ?code|\bkeyfile|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
-    r"|\b(encrypt|netrc|obscure|psw|unlock|unseal)\b|passw|phrase\b|secret|credential|otp\b|pwd?\b"
-    r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
+    r"|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
 )
@@ -60,7 +59,6 @@ _KEY = re.compile(
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 """Positions between lowercase and uppercase letters, and between letters and digits. Random text has many of them."""
 _CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
-_FREQUENT, _MIN_PART, _MIN_SUM = 0.3, 8, 20
 _CODE_MAGIC = re.compile(
     r"%%?(capture|config|gpumem|lprun|memit|mprun|prun|px|time|timeit)\b"
     r"|(lprun|memit|mprun|prun|px|time|timeit) +(\w|[-!%](?=[^\s=]))"
@@ -177,15 +175,13 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
             yield "..."  # in a title, the end of the code is unknown
             return
         is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        is_flag = name.startswith(("--no-", "--use-"))
-        if is_option and not _is_secret_name(program) and (is_flag or not _names_secret(name)):
+        if is_option and not _is_secret_name(program) and (re.match("--(no|use)-", name) or not _names_secret(name)):
             text, name = _redact_option(re.sub("^-w.+", f"-w{_REDACTED}", word) if "ldap" in program else word)
             is_secret = is_login or text.endswith(_REDACTED) or _names_secret(name)
         else:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
             is_login = is_login or (not is_secret and _is_secret_name(word))
             is_secret = is_secret or text.endswith(f"={_REDACTED}") or _is_secret_name(word, is_redacted=text != word)
-            is_secret = is_secret or word.endswith("<<<")  # the input of the command
         yield text
 
 
@@ -277,7 +273,8 @@ def _names_secret(name: str) -> bool:
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
     name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
-    return (name is not None and _names_secret(re.split("[./]", name[1])[-1])) or (is_redacted and _names_secret(word))
+    is_secret = name is not None and _names_secret(re.split("[./]", name[1])[-1])
+    return is_secret or word.endswith("<<<") or (is_redacted and _names_secret(word))
 
 
 def _split_name(name: str) -> str:
