@@ -1,8 +1,7 @@
 """Redaction of secrets in command lines and in lines of code.
 
 Names, numbers and paths are kept. Source code, structured text, text that looks random, values of options whose names
-suggest secrets, and all ambiguous values are redacted, because the meaning of an argument depends on the program. All
-regular expressions take linear time, and only the beginning of a long text is examined.
+suggest secrets, and all ambiguous values are redacted. All regular expressions take linear time.
 """
 
 from __future__ import annotations
