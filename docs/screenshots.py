@@ -51,7 +51,7 @@ def main() -> None:
 def viewer_page(name: str, directory: str) -> tuple[Path, int]:
     """Write the viewer's page of a snapshot. Return its path and the event that ran out of memory, or 0."""
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.viewer.page import PageData, page
+    from ipygpumem.viewer.write import PageData, page
 
     snapshot = Snapshot.load(TESTS / "data" / f"{name}.pickle.xz")
     path = Path(directory) / f"{name}.html"

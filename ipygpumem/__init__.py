@@ -26,8 +26,7 @@ from ipygpumem.core.version import __version__
 
 if TYPE_CHECKING:
     from ipygpumem.compat.zeta import print_cuda_memory_usage, save_memory_snapshot
-    from ipygpumem.core.breakdown import Baseline
-    from ipygpumem.core.reading import Reading
+    from ipygpumem.core.reading import Baseline, Reading
     from ipygpumem.core.report import Report
     from ipygpumem.features.explain.collect import explain
     from ipygpumem.features.fit.collect import fit
@@ -80,7 +79,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Baseline": "core.breakdown",
+    "Baseline": "core.reading",
     "Fit": "features.fit.model",
     "Holder": "features.holders.model",
     "Holders": "features.holders.model",

@@ -24,7 +24,7 @@ EXCEPTIONS = {("snapshot/snapshot.py", f"ipygpumem.viewer.{name}") for name in (
 LIBRARIES = {
     "torch": {"sources/pytorch.py"},
     "pynvml": {"sources/nvml.py"},
-    "psutil": {"sources/host.py", "sources/process_names.py"},
+    "psutil": {"sources/host.py"},
     "cuda": {"sources/cuda.py"},
     "llvmlite": {"sources/cupti/buffers.py"},
     "IPython": {"jupyter", "features/ranks/engines/engine.py", "viewer/display_target.py"},

@@ -17,7 +17,7 @@ from ipygpumem.snapshot import Snapshot
 
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot]:
-    from ipygpumem.viewer.page import check_snapshot_count
+    from ipygpumem.viewer.write import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
     with progress("reading"):

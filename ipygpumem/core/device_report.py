@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
-from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.reading import Accuracy, DeviceReading, exact_if_known, make_accuracy
 from ipygpumem.core.samples import NOISE, OutsidePeak
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference, duration, many

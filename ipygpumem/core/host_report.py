@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.accuracy import Accuracy, exact_if_known, make_accuracy
-from ipygpumem.core.reading import HostReading
+from ipygpumem.core.reading import Accuracy, HostReading, exact_if_known, make_accuracy
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
 

@@ -1,12 +1,62 @@
-"""Readings of the memory counters of devices and of the host. Sizes are in bytes; unknown values are None, never 0."""
+"""Readings of the memory counters of devices and of the host, their accuracy, and the breakdown of a device's memory.
+
+Sizes are in bytes; unknown values are None, never 0. The lines of the breakdown add up to the memory in use::
+
+    device used      = driver reserved + this process + other processes + unattributed
+    this process     = PyTorch reserved + outside PyTorch
+    PyTorch reserved = allocated + pending + cached
+    outside PyTorch  = baseline (context, first kernels) + since the baseline
+
+If NVML does not report the memory usage of each process, ``outside PyTorch`` includes the memory of all processes,
+and the lines ``other processes`` and ``unattributed`` are unknown.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import difference
+
+Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Accuracy of a reported value.
+
+    Attributes:
+        trust: ``exact``, ``derived`` (computed from exact values that were read at different times), ``bound`` (an
+            upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only of this
+            process), or ``unknown`` (the value is None).
+        reason: The origin of an exact value, or the reason why the value is not exact.
+    """
+
+    trust: Trust
+    reason: str = ""
+
+    @property
+    def qualifier(self) -> str:
+        """Text to write before the value: ``"at most "`` or ``"at least "`` for a bound; otherwise empty."""
+        return {"bound": "at most ", "sampled": "at least "}.get(self.trust, "")
+
+    def __str__(self) -> str:
+        """Return the trust and the reason, such as ``"exact (allocator counter)"``."""
+        return f"{self.trust} ({self.reason})" if self.reason else self.trust
+
+
+@lru_cache(maxsize=256)
+def make_accuracy(trust: Trust, reason: str = "") -> Accuracy:
+    """Return a cached `Accuracy`, because thousands of reports contain the same few values."""
+    return Accuracy(trust, reason)
+
+
+def exact_if_known(metric: int | None, source: str, problem: str) -> Accuracy:
+    """Return ``exact`` with ``source`` as the reason or, if ``metric`` is None, ``unknown`` with ``problem``."""
+    return make_accuracy("unknown", problem) if metric is None else make_accuracy("exact", source)
+
 
 Mode = Literal["process", "device", "torch-only"]
 
@@ -25,21 +75,6 @@ class Counters(NamedTuple):
     reserved: int
     active: int
     requested: int
-
-
-class DeviceMemory(NamedTuple):
-    """Memory of a whole device, in bytes.
-
-    Attributes:
-        used: Memory in use, including memory reserved by the driver.
-        reserved: Memory reserved by the driver; None if unknown.
-        source: The query that returned the values.
-    """
-
-    total: int
-    used: int
-    reserved: int | None
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +202,96 @@ class Reading(PlainData):
     def only(self, names: tuple[str, ...]) -> Reading:
         """Return a copy of the reading that contains only the devices with the given names."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
+
+
+PRELOAD_OFF = "preload is off"
+"""Value of `Baseline.note` if CUDA was not initialized because the ``preload`` setting is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline(PlainData):
+    """Memory usage before the first cell, measured after CUDA was initialized and common kernels were run.
+
+    Attributes:
+        reading: Counters of all devices and of the host.
+        device: Name of the device on which CUDA was initialized; None if CUDA was not initialized.
+        label: Product name of this device.
+        context: Size of the CUDA context in bytes; None if the context already existed.
+        kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
+        workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
+        note: Reason why the preload is incomplete; empty if it is complete.
+    """
+
+    reading: Reading
+    device: str | None = None
+    label: str = ""
+    context: int | None = None
+    kernels: int | None = None
+    workspace: int | None = None
+    note: str = ""
+
+    written_properties = ("outside",)
+
+    @property
+    def outside(self) -> int | None:
+        """Memory outside PyTorch in bytes, on the device on which CUDA was initialized; None if unknown."""
+        device = self.reading.devices.get(self.device or "")
+        return None if device is None else device.outside
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownLine:
+    """One line of the breakdown. ``level`` is the nesting level: 0 for a total, 1 for a part of a total, and so on."""
+
+    label: str
+    nbytes: int | None
+    level: int
+    grade: Accuracy
+
+
+def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
+    """Return all lines of a device's breakdown, starting with the total memory."""
+    torch_accuracy = make_accuracy("exact", reading.torch_why or "allocator counter")
+    device_accuracy = make_accuracy("exact", reading.source or "CUDA's device properties")
+    process_accuracy = make_accuracy("exact", reading.why)
+    outside_accuracy = process_accuracy
+    if reading.process is None:
+        outside_accuracy = make_accuracy("device", f"may include the memory of other processes: {reading.why}")
+    torch_problem = reading.torch_why or reading.why
+    driver_problem = "the driver does not report its reserved memory"
+    lines = [
+        ("device total", reading.total, 0, device_accuracy, reading.why),
+        ("free", reading.free, 0, device_accuracy, reading.why),
+        ("used", reading.used, 0, device_accuracy, reading.why),
+        ("driver reserved", reading.driver_reserved, 1, device_accuracy, driver_problem),
+        ("this process", reading.process, 1, process_accuracy, reading.why),
+        ("PyTorch reserved", reading.reserved, 2, torch_accuracy, torch_problem),
+        ("allocated (tensors)", reading.allocated, 3, torch_accuracy, torch_problem),
+        ("pending (freed, waiting for another stream)", reading.pending, 3, torch_accuracy, torch_problem),
+        ("cached", reading.cached, 3, torch_accuracy, torch_problem),
+        ("outside PyTorch", reading.outside, 2, outside_accuracy, torch_problem),
+        *((*line, outside_accuracy, "") for line in _outside_parts(reading, baseline)),
+        ("other processes", reading.others, 1, process_accuracy, reading.why),
+        ("unattributed", reading.unattributed, 1, process_accuracy, reading.why),
+    ]
+    return [
+        BreakdownLine(label, nbytes, level, accuracy if nbytes is not None else make_accuracy("unknown", problem))
+        for label, nbytes, level, accuracy, problem in lines
+    ]
+
+
+def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tuple[str, int, int]]:
+    before = None if baseline is None else baseline.reading.devices.get(reading.name)
+    if baseline is None or before is None or (before.process is None) != (reading.process is None):
+        return []  # one of the values includes other processes
+    at_baseline, now = before.outside, reading.outside
+    if at_baseline is None or now is None or (reading.process is None and before.source != reading.source):
+        return []
+    parts = []
+    if baseline.device == reading.name:
+        parts = [("CUDA context", baseline.context), ("first kernels", baseline.kernels)]
+    lines = [(label, nbytes, 3) for label, nbytes in parts if nbytes is not None]
+    remainder = at_baseline - sum(nbytes for _, nbytes, _ in lines)
+    if remainder or not lines:
+        lines.append(("other memory at the baseline" if lines else "at the baseline", remainder, 3))
+    return [*lines, ("since the baseline", now - at_baseline, 3)]

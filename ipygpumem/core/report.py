@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.accuracy import Accuracy
 from ipygpumem.core.device_report import DeviceReport, PeakCounters
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
-from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.core.reading import Accuracy, DeviceReading, HostReading, Reading
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
 from ipygpumem.core.text import printable

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ipygpumem.core.accuracy import Accuracy
+from ipygpumem.core.reading import Accuracy
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE
 

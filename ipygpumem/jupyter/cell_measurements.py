@@ -20,13 +20,11 @@ from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
-from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, fail_cell, guarded, one_line_traceback
+from ipygpumem.jupyter.cell_report import CellOptions, OomPanel, ReportPresenter, fail_cell, guarded, one_line_traceback
 from ipygpumem.jupyter.clear_output import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
-from ipygpumem.jupyter.oom_panel import OomPanel
-from ipygpumem.measurement.cell_source_code import notebook_sources
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions, notebook_sources
 from ipygpumem.measurement.plan import FinishedMeasurement, Plan
 from ipygpumem.measurement.recorder import CellInfo
 

@@ -1,4 +1,4 @@
-"""Display of cell reports. Their form depends on the options of the cell and on the settings."""
+"""Display of cell reports, in a form that depends on the options and settings, and of the panel after an OOM error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.report import Report
+from ipygpumem.core.tables import tables_bundle
 from ipygpumem.core.text import printable
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Notebook
@@ -19,12 +20,13 @@ from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.features.oom.recording import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.display import uses_color
 from ipygpumem.jupyter.live_display import LiveDisplay
-from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.plan import Collector, Plan
 from ipygpumem.measurement.runtime import current
@@ -219,3 +221,61 @@ def one_line_traceback(error: _Error) -> _Error:
     """Make IPython show an error as a single line without a traceback, and return the error."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
     return error
+
+
+class OomPanel:
+    """Panel that explains the failed allocations in a cell.
+
+    Attributes:
+        observer: Observer that stores the allocations that failed since the previous panel.
+        recording: Recording of the allocation history, which is saved when an allocation fails.
+        report: Report of the cell if it is shown together with the panel, otherwise None.
+    """
+
+    def __init__(self, magics: Notebook, recording: OomRecording) -> None:
+        self._magics = magics
+        self._monitor = magics.session.monitor
+        self.observer = failed_allocations()
+        self.recording = recording
+        self.report: Report | None = None
+
+    def install(self) -> None:
+        """Start observing failed allocations as soon as CUDA is initialized."""
+        self._monitor.call_when_started(self._listen)
+
+    def _listen(self) -> None:
+        self.observer.listen(self.recording.save)
+
+    def end_cell(self, result: Any) -> None:
+        """Show the panel below the cell with this result, or only the cell's report if no allocation failed.
+
+        A cell in which no allocation failed is stored as an earlier run.
+        """
+        count = self.observer.count
+        failures = self.observer.take()
+        source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
+        if not count:
+            if result is not None and result.success:
+                self.recording.earlier_runs.end(source, self._magics.shell.user_ns)
+            return
+        from ipygpumem.features.oom import collect as oom  # on first use, because few cells run out of memory
+        from ipygpumem.features.oom.table import oom_tables
+
+        snapshot, self.recording.saved = self.recording.saved, None
+        # a cell that failed did not catch the error, even if it raised a different one
+        with AllowedInterrupts():  # searches the heap
+            caught = result is None or bool(result.success)
+            cell = oom.FailedCell(source, self._magics.shell.user_ns, self.recording.earlier_runs)
+            panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, cell=cell)
+        if panel is not None:
+            tables = oom_tables(panel, self._magics.session.baseline)
+            metadata = None if self.report is None else output_metadata(self.report)
+            self._magics.publish(tables_bundle(tables), metadata)
+        elif self.report is not None:
+            self._magics.show_line(self.report)
+
+    def remove(self) -> None:
+        """Stop observing failed allocations."""
+        self._monitor.cancel_when_started(self._listen)
+        self.recording.configure(None)
+        self.observer.stop()

@@ -16,7 +16,7 @@ from ipygpumem.core.errors import SnapshotError, first_line
 from ipygpumem.core.report import Report
 from ipygpumem.features.ranks.engines.submission import KEY
 from ipygpumem.features.ranks.model import RankResult
-from ipygpumem.features.ranks.rank_info import FallbackRank, current_rank_info
+from ipygpumem.features.ranks.rank_files import FallbackRank, current_rank_info
 from ipygpumem.jupyter.extension import load, unload
 from ipygpumem.measurement.runtime import current
 

@@ -16,7 +16,7 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.reference_graph import naming_functions, notebook_roots, python_roots
 from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
-from ipygpumem.jupyter.completion import matcher
+from ipygpumem.jupyter.commands import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.method_patch import replace_method

@@ -19,8 +19,8 @@ from IPython.utils.text import EvalFormatter
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import attempt, frame_label
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
-from ipygpumem.features.ranks.rank_info import rank_and_world
-from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.features.ranks.rank_files import rank_and_world
+from ipygpumem.measurement.measurement import notebook_sources
 
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 

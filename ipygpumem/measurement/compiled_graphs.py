@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.runtime import EventPosition, current, event_position
 from ipygpumem.snapshot.model.stacks import formatted_frames
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
 from ipygpumem.sources.pytorch import remove_own_frames

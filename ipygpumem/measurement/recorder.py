@@ -22,11 +22,9 @@ from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import AllocationHistory, RecordingOptions
-from ipygpumem.measurement.backward_passes import MeasuredBackwardPasses
-from ipygpumem.measurement.curves import add_reserved_usage, sampled_curves
-from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.runtime import Runtime
-from ipygpumem.measurement.sampler import SampleWindow
+from ipygpumem.measurement.observers import MeasuredBackwardPasses
+from ipygpumem.measurement.runtime import EventPosition, Runtime, event_position
+from ipygpumem.measurement.sampler import SampleWindow, add_reserved_usage, sampled_curves
 from ipygpumem.measurement.stack_removal import remove_stacks, remove_stacks_between
 from ipygpumem.sources.allocator import memory_limit
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.reading import PRELOAD_OFF, Baseline
 from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording
 from ipygpumem.measurement.peaks import PeakTracker
@@ -189,3 +189,24 @@ def close() -> None:
             _runtime.close()
         finally:
             _runtime = None
+
+
+EventPosition: TypeAlias = dict[int, int]
+"""Number of allocations and frees so far, by device index. Devices without a CUDA context or counters are missing."""
+
+
+def event_position() -> EventPosition:
+    """Return the current position in the sequence of each device's allocation events.
+
+    The allocator counts allocations and frees, and only the program can reset these counters. Their sum identifies the
+    last event before the counters were read. A timestamp does not, because many events have the same timestamp.
+    """
+    position = {}
+    stats = current().peaks.stats
+    for index in pytorch.devices_in_use():
+        try:
+            counts = stats(index)["allocation"]["all"]
+        except RuntimeError:  # a pluggable allocator
+            continue
+        position[index] = counts["allocated"] + counts["freed"]
+    return position

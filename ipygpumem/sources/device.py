@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceMemory, DeviceReading, Mode
+from ipygpumem.core.reading import DeviceReading, Mode
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
 from ipygpumem.sources.host import namespace_pids
-from ipygpumem.sources.nvml import Nvml
+from ipygpumem.sources.nvml import DeviceMemory, Nvml
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""

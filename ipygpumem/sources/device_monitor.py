@@ -14,8 +14,8 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
+from ipygpumem.sources.host import ProcessInfoCache, own_pid
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
 
 ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceMemory
 
 _INITIAL_CAPACITY = 32
 _LIST_TRIES = 4
@@ -29,6 +28,21 @@ _REASONS = {
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "driver and NVML versions differ: reboot to complete the driver update",
 }
+
+
+class DeviceMemory(NamedTuple):
+    """Memory of a whole device, in bytes.
+
+    Attributes:
+        used: Memory in use, including memory reserved by the driver.
+        reserved: Memory reserved by the driver; None if unknown.
+        source: The query that returned the values.
+    """
+
+    total: int
+    used: int
+    reserved: int | None
+    source: str
 
 
 class Nvml:

@@ -18,9 +18,9 @@ from typing import Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
+from ipygpumem.sources.nvml import DeviceMemory
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"

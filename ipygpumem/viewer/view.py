@@ -14,8 +14,8 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.export.redaction import shareable_copies
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
-from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.static_plot import static_image
+from ipygpumem.viewer.write import check_snapshot_count, join_names
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot

@@ -15,7 +15,7 @@ import anywidget
 import traitlets
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.viewer.page import join_names, script
+from ipygpumem.viewer.write import join_names, script
 
 Answer = tuple[dict[str, Any], list[memoryview]]
 MAX_BYTES = 4_000_000

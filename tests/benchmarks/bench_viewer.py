@@ -34,7 +34,7 @@ PYTHON = """
 import json, sys, time
 from pathlib import Path
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.write import PageData, page
 began = time.perf_counter()
 snapshot = Snapshot.load(sys.argv[1])
 text = page([PageData(snapshot.name, snapshot.encode())])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.write import PageData, page
 
 both_schemes = pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
 

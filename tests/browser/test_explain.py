@@ -6,11 +6,10 @@ import nbformat
 import pytest
 
 from fakes.reports import before
-from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import HostReading, Reading
+from ipygpumem.core.reading import Baseline, HostReading, Reading
 from ipygpumem.core.units import MIB
-from ipygpumem.features.explain.cached_memory import CachedMemory
+from ipygpumem.features.explain.model import CachedMemory
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 

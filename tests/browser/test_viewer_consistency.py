@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.write import PageData, page
 from snapshot.files import path
 
 

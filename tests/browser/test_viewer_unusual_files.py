@@ -10,7 +10,7 @@ import pytest
 
 from browser.snapshot_page import SnapshotPage
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.write import PageData, page
 
 HOSTILE = "</script><img src=x onerror='window.broken = 1'>=cmd|'x'!A1\u202e\x00\U0001f600\ud800"
 BASE = 0x7F0000000000

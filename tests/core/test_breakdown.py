@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.reports import imbalance
-from ipygpumem.core.breakdown import Baseline, breakdown
-from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.core.reading import Baseline, DeviceReading, HostReading, Reading, breakdown
 from ipygpumem.core.report import DeviceReport, build_report
 
 MIB = 1 << 20

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.core.accuracy import Accuracy, make_accuracy
-from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.core.reading import Accuracy, DeviceReading, HostReading, Reading, make_accuracy
 from ipygpumem.core.report import DeviceReport, HostReport, MeasurementLabel, PeakCounters, RecordingInfo, build_report
 
 MIB = 1 << 20

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fakes.reports import after, report
 from ipygpumem import ReportError
-from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
+from ipygpumem.core.reading import make_accuracy
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit

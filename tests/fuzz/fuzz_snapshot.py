@@ -31,7 +31,7 @@ from repetition import generate
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import ReadLimits, Snapshot
 from ipygpumem.snapshot.reader import load, pickle_reader
-from ipygpumem.viewer.page import PageData, page
+from ipygpumem.viewer.write import PageData, page
 from snapshot import malicious_files
 from snapshot.simulator import Simulator
 

@@ -109,7 +109,7 @@ def cluster(run_python, engines, devices):
 
         ok, joined = run("%gpumem engines rc")
         body = (
-            "from ipygpumem.features.ranks.rank_info import rank_and_world\\n"
+            "from ipygpumem.features.ranks.rank_files import rank_and_world\\n"
             "import torch\\nnumber = rank_and_world()[0]\\n"
             "tensors = torch.ones((number + 1) * 64 << 18, device='cuda')"
         )

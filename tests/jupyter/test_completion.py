@@ -4,7 +4,7 @@ import pytest
 from IPython import version_info
 from IPython.core.completer import provisionalcompleter
 
-from ipygpumem.jupyter.completion import candidates, matcher
+from ipygpumem.jupyter.commands import candidates, matcher
 
 pytestmark = pytest.mark.ipython
 

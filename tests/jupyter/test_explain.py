@@ -242,7 +242,7 @@ def test_options_and_result(heap):
 
 def test_process_names_are_escaped(heap, fake_gpu, monkeypatch):
     from ipygpumem.core.other_process import OtherProcess
-    from ipygpumem.sources.process_names import ProcessInfoCache
+    from ipygpumem.sources.host import ProcessInfoCache
 
     hostile = OtherProcess(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")
     monkeypatch.setattr(ProcessInfoCache, "lookup", lambda *_, **__: hostile)

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 import ipygpumem
-from ipygpumem.sources import process_names
+from ipygpumem.sources import host
 
 GIB = 1 << 30
 
 
 @pytest.fixture
 def child(monkeypatch):
-    monkeypatch.setattr(process_names, "_may_be_nested", lambda: False)
+    monkeypatch.setattr(host, "_may_be_nested", lambda: False)
     process = subprocess.Popen(["/bin/sleep", "60"])
     yield process
     process.kill()
@@ -165,7 +165,7 @@ def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
 
 
 def test_lookup_error_keeps_the_report(notebook, monkeypatch):
-    monkeypatch.setattr(process_names.ProcessInfoCache, "lookup", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(host.ProcessInfoCache, "lookup", lambda *_, **__: 1 / 0)
     result = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
     assert "no names of other processes in this report: division by zero" in result.text
     assert notebook.last.devices["cuda:0"].others == GIB
@@ -173,7 +173,7 @@ def test_lookup_error_keeps_the_report(notebook, monkeypatch):
 
 def test_no_lookup_without_change(notebook, monkeypatch):
     notebook.run("others(p4194303=GIB)\nu = torch.ones(1 << 22, device='cuda')")
-    monkeypatch.setattr(process_names, "_look_up", lambda *_, **__: pytest.fail("a process was looked up"))
+    monkeypatch.setattr(host, "_look_up", lambda *_, **__: pytest.fail("a process was looked up"))
     notebook.run("del u")
     assert notebook.last.notes == ()
 
@@ -192,4 +192,4 @@ def test_process_from_before_first_measurement_is_named_when_it_ends(fake_gpu, c
 
 def test_help_lists_the_command(notebook):
     assert "%gpumem processes" in notebook.run("%gpumem --help").stdout
-    assert sys.modules["ipygpumem.jupyter.completion"].candidates("%gpumem proc") == ["processes"]
+    assert sys.modules["ipygpumem.jupyter.commands"].candidates("%gpumem proc") == ["processes"]

@@ -197,7 +197,7 @@ def test_extension_unloaded_during_a_profile(notebook, tmp_path):
 
 
 def test_completion_of_paths(tmp_path, monkeypatch):
-    from ipygpumem.jupyter.completion import candidates
+    from ipygpumem.jupyter.commands import candidates
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()

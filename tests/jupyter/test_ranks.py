@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from IPython.core.error import UsageError
 
-from ipygpumem.features.ranks.rank_info import FallbackRank
+from ipygpumem.features.ranks.rank_files import FallbackRank
 from ipygpumem.measurement.runtime import current
 
 DATA = Path(__file__).parents[1] / "data"

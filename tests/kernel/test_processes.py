@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from ipygpumem.sources import process_names as processes
-from ipygpumem.sources.process_names import ProcessInfoCache
+from ipygpumem.sources import host as processes
+from ipygpumem.sources.host import ProcessInfoCache
 
 pytest.importorskip("ipykernel")
 

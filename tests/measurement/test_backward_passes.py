@@ -7,9 +7,8 @@ import threading
 import pytest
 import torch
 
-from ipygpumem.measurement.backward_passes import BackwardPassObservers, MeasuredBackwardPasses
-from ipygpumem.measurement.event_position import event_position
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.observers import BackwardPassObservers, MeasuredBackwardPasses
+from ipygpumem.measurement.runtime import current, event_position
 
 MIB = 1 << 20
 

@@ -11,8 +11,7 @@ import pytest
 
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.errors import NvmlError
-from ipygpumem.core.reading import DeviceMemory
-from ipygpumem.sources.nvml import Nvml
+from ipygpumem.sources.nvml import DeviceMemory, Nvml
 
 MIB = 1 << 20
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from fakes.nvml import FakeNvmlDevice
-from ipygpumem.sources import process_names
+from ipygpumem.sources import host
 from ipygpumem.sources.device_monitor import DeviceMonitor
-from ipygpumem.sources.process_names import ProcessInfoCache, own_pid
+from ipygpumem.sources.host import ProcessInfoCache, own_pid
 
 MIB = 1 << 20
 SLEEP = "import time; time.sleep(60)"
@@ -50,19 +50,19 @@ def _running(pid, program):
 
 @pytest.fixture
 def outermost(monkeypatch):
-    monkeypatch.setattr(process_names, "_may_be_nested", lambda: False)
+    monkeypatch.setattr(host, "_may_be_nested", lambda: False)
 
 
 @pytest.fixture
 def nested(monkeypatch):
-    monkeypatch.setattr(process_names, "_may_be_nested", lambda: True)
+    monkeypatch.setattr(host, "_may_be_nested", lambda: True)
 
 
 @pytest.fixture
 def other_user(monkeypatch):
     """Make all processes except this process belong to another user."""
     mine = os.getpid()
-    monkeypatch.setattr(process_names, "_has_same_user", lambda process: process.pid == mine)
+    monkeypatch.setattr(host, "_has_same_user", lambda process: process.pid == mine)
 
 
 def test_own_pid():
@@ -106,7 +106,7 @@ def test_hidden_parent(start, outermost, monkeypatch):
                 raise psutil.NoSuchProcess(pid)
             super().__init__(pid)
 
-    monkeypatch.setattr(process_names, "own_pid", lambda: 1 << 22)
+    monkeypatch.setattr(host, "own_pid", lambda: 1 << 22)
     monkeypatch.setattr(psutil, "Process", Process)
     process = ProcessInfoCache().lookup(child.pid, trusted=True)
     assert (process.name, process.relation, process.why) == ("sleep", "own", "")
@@ -115,7 +115,7 @@ def test_hidden_parent(start, outermost, monkeypatch):
 @pytest.fixture
 def unrelated(monkeypatch):
     """Make children of this process count as unrelated."""
-    monkeypatch.setattr(process_names, "_is_descendant", lambda process: False)
+    monkeypatch.setattr(host, "_is_descendant", lambda process: False)
 
 
 def test_kernel_is_named_by_its_notebook(start, outermost, unrelated):
@@ -178,20 +178,20 @@ def test_pid_that_may_belong_to_another_namespace(start, outermost):
 def test_only_processes_that_use_the_driver_are_looked_up_in_containers(start, nested, monkeypatch, tmp_path):
     child = start()
     assert ProcessInfoCache().lookup(child.pid, trusted=True).relation == "unknown"
-    monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == child.pid)
+    monkeypatch.setattr(host, "_uses_driver", lambda pid: pid == child.pid)
     assert ProcessInfoCache().lookup(child.pid, trusted=True).relation == "child"
     assert ProcessInfoCache().lookup(child.pid, trusted=False).relation == "child"
 
 
 def test_process_uses_driver(start, tmp_path, monkeypatch):
     child = start()
-    assert not process_names._uses_driver(child.pid)
-    assert not process_names._uses_driver(1 << 30)
+    assert not host._uses_driver(child.pid)
+    assert not host._uses_driver(1 << 30)
     folder = tmp_path / "fd"
     folder.mkdir()
     (folder / "3").symlink_to("/dev/nvidiactl")
-    monkeypatch.setattr(process_names, "Path", lambda name: folder)
-    assert process_names._uses_driver(child.pid)
+    monkeypatch.setattr(host, "Path", lambda name: folder)
+    assert host._uses_driver(child.pid)
 
 
 def test_ended_process_keeps_its_name(start, outermost):
@@ -212,7 +212,7 @@ def test_reused_pid_is_another_process(start, outermost):
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
     process = directory._processes[first.pid, True]
-    previous_process = process_names.replace(process, name="the process before", began=process.began - 100)
+    previous_process = host.replace(process, name="the process before", began=process.began - 100)
     directory._processes[first.pid, True] = previous_process
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 

@@ -11,7 +11,7 @@ import pytest
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import PageData, page, script
+from ipygpumem.viewer.write import PageData, page, script
 from snapshot.files import path
 
 

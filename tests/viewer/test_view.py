@@ -15,9 +15,9 @@ from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.viewer import view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
-from ipygpumem.viewer.page import script
 from ipygpumem.viewer.plot_image import SCALES
 from ipygpumem.viewer.view import View
+from ipygpumem.viewer.write import script
 from snapshot import files
 from snapshot.decoding import decode
 

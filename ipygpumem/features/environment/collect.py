@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
-from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.reading import DeviceReading, breakdown
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder

@@ -6,14 +6,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ipygpumem.core.accuracy import make_accuracy
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import DeviceReading, Reading
+from ipygpumem.core.reading import DeviceReading, Reading, make_accuracy
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.features.explain.cached_memory import CachedMemory, cached_memory
-from ipygpumem.features.explain.model import DeviceExplanation, host_waterfall
+from ipygpumem.features.explain.model import CachedMemory, DeviceExplanation, cached_memory, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 from ipygpumem.features.outside.allocation_totals import AllocationOwner

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ipygpumem.core.accuracy import Accuracy, make_accuracy
-from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.reading import Accuracy, Baseline, DeviceReading, make_accuracy
 from ipygpumem.core.units import many, size
-from ipygpumem.features.explain.cached_memory import CachedMemory
-from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RELEASABLE, DeviceExplanation, ExplanationStep
+from ipygpumem.features.explain.model import (
+    LISTED_TWICE,
+    NVIDIA_SMI,
+    RELEASABLE,
+    CachedMemory,
+    DeviceExplanation,
+    ExplanationStep,
+)
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS
 
 _MAX_PROCESSES = 5

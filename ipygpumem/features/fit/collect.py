@@ -21,7 +21,7 @@ from ipygpumem.features.fit.search import MAX_SHARE, Search
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
 from ipygpumem.features.holders.reference_graph import naming_functions
-from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 

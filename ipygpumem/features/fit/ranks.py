@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from ipygpumem.features.fit.probes import FitError
-from ipygpumem.features.ranks.rank_info import rank_and_world
+from ipygpumem.features.ranks.rank_files import rank_and_world
 
 _TIMEOUT = timedelta(seconds=60)
 

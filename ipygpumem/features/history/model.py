@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ipygpumem.core.accuracy import Trust
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
+from ipygpumem.core.reading import Trust
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.serialization import DataReader, check_ranges, check_schema, mapping
 from ipygpumem.core.tables import is_visible

@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.introspection import gc_paused, user_frame
+from ipygpumem.core.reading import Baseline
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
 from ipygpumem.features.holders.model import (

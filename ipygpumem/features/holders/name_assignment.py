@@ -18,8 +18,7 @@ from ipygpumem.features.holders.labels import (
     type_label,
 )
 from ipygpumem.features.holders.model import PLACES, Place
-from ipygpumem.features.holders.object_name import ObjectName
-from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root
+from ipygpumem.features.holders.reference_graph import ObjectName, ReferrerGraph, Root
 from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}

@@ -9,6 +9,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import (
@@ -21,7 +22,7 @@ from ipygpumem.core.introspection import (
     is_library_file,
     output_number,
 )
-from ipygpumem.features.holders.labels import Style, global_namespaces, reference_labels
+from ipygpumem.features.holders.labels import ReferenceLabel, Style, global_namespaces, reference_labels
 from ipygpumem.features.holders.model import Place
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects
 from ipygpumem.measurement.runtime import current
@@ -267,3 +268,21 @@ def _belongs_to_class(bases: tuple[Any, ...], heap: TrackedObjects) -> bool:
     """Return whether a tuple is the ``__bases__`` or ``__mro__`` of a class."""
     (parents,) = heap.parents([id(bases)])
     return any(is_instance(parent, type) for parent in parents)
+
+
+@dataclass(slots=True)
+class ObjectName:
+    """Name of an object, stored as the last reference on a path from a root to the object.
+
+    Attributes:
+        parent_id: The id of the referrer; None for a root.
+        holder: Name of the holder; empty if the next reference on the path determines it.
+        graph: Whether the path passes through an autograd graph.
+    """
+
+    parent_id: int | None
+    label: ReferenceLabel
+    holder: str
+    place: Place
+    graph: bool = False
+    depth: int = 0

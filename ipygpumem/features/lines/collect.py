@@ -12,23 +12,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ipygpumem.features.compiled_code import CompiledCode
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
 from ipygpumem.features.recording_analysis import (
     THREAD_FILE,
+    CompiledCode,
     DeviceRecording,
+    EventLookup,
     RecordingAnalysisCollector,
     allocator_bytes,
     outermost_files,
 )
-from ipygpumem.measurement.backward_passes import BackwardPass
 from ipygpumem.measurement.compiled_graphs import GraphCall, MeasuredGraphCalls
-from ipygpumem.measurement.event_lookup import EventLookup
+from ipygpumem.measurement.observers import BackwardPass
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.columns import Action, IndexByValue
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
-from ipygpumem.snapshot.model.unique_values import IndexByValue
 
 Line = tuple[str, int]
 

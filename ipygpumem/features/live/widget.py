@@ -11,8 +11,8 @@ from typing import Any
 import anywidget
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.viewer.page import script
 from ipygpumem.viewer.widget import Answer, answer_request, slice_of
+from ipygpumem.viewer.write import script
 
 
 class MonitorWidget(anywidget.AnyWidget):

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.features.compiled_code import CompiledCode
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind
 from ipygpumem.features.modules.storages import ModuleInfo
 from ipygpumem.features.modules.tracker import ModuleCallEvent, ModuleTracker
-from ipygpumem.features.recording_analysis import THREAD_FILE, outermost_files
+from ipygpumem.features.recording_analysis import THREAD_FILE, CompiledCode, EventLookup, outermost_files
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
-from ipygpumem.measurement.event_lookup import EventLookup
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
 

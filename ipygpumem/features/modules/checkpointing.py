@@ -10,11 +10,9 @@ from ipygpumem.core.units import many, size
 from ipygpumem.features.modules.attribution import AttributedAllocations, Mask
 from ipygpumem.features.modules.storages import repeated_modules
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.recording_analysis import DeviceRecording
-from ipygpumem.measurement.event_lookup import EventLookup
+from ipygpumem.features.recording_analysis import DeviceRecording, EventLookup
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.edits import StepEdit
-from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
+from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 from ipygpumem.snapshot.scaling.size_model import SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording

@@ -12,8 +12,12 @@ from ipygpumem.features.modules.hooks import cause_recompilation
 from ipygpumem.features.modules.model import MEMORY_KINDS, MemoryKind, MemoryKindUsage, ModuleRow, ModuleTree
 from ipygpumem.features.modules.storages import ModuleInfo
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.recording_analysis import DeviceRecording, RecordingAnalysisCollector, allocator_bytes
-from ipygpumem.measurement.event_lookup import EventLookup
+from ipygpumem.features.recording_analysis import (
+    DeviceRecording,
+    EventLookup,
+    RecordingAnalysisCollector,
+    allocator_bytes,
+)
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),

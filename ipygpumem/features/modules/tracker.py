@@ -20,10 +20,9 @@ from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, OptimizerStepObservers, running_optimizer, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, StorageAddress, repeated_modules
-from ipygpumem.measurement.backward_passes import BackwardPassObservers
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, CompiledGraphObservers
-from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.observers import BackwardPassObservers
+from ipygpumem.measurement.runtime import EventPosition, current, event_position
 from ipygpumem.sources import pytorch
 
 _MAX_ADDRESSES = 2_000_000

@@ -13,11 +13,10 @@ from ipygpumem.core.units import VISIBLE, size
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
-from ipygpumem.features.oom.earlier_runs import EarlierRuns
+from ipygpumem.features.oom.earlier_runs import EarlierRuns, fit_command
 from ipygpumem.features.oom.expandable_segments import ReplayTime, with_expandable_segments
-from ipygpumem.features.oom.fit_command import fit_command
 from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
-from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot import Snapshot
 

@@ -13,7 +13,7 @@ from ipygpumem.core.errors import OptionError, RecordingError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.features.holders.model import Holders
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
-from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import allocator, pytorch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipygpumem.core.breakdown import Baseline, breakdown
+from ipygpumem.core.reading import Baseline, breakdown
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, many, signed, size
 from ipygpumem.features.holders.table import holders_tables

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
 from ipygpumem.features.outside.model import BEFORE_RECORDING, Memory
 from ipygpumem.measurement.runtime import current
-from ipygpumem.snapshot.model.unique_values import IndexByValue
+from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, Cupti
 

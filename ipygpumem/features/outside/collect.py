@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 
-from ipygpumem.core.accuracy import Accuracy, make_accuracy
 from ipygpumem.core.errors import CuptiError
+from ipygpumem.core.reading import Accuracy, make_accuracy
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed

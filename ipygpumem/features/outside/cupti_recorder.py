@@ -27,7 +27,7 @@ from ipygpumem.features.outside.allocation_totals import (
     RecordingInterval,
     pytorch_segments,
 )
-from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
+from ipygpumem.measurement.observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.cupti.buffers import ActivityBuffers
 from ipygpumem.sources.cupti.library import Cupti

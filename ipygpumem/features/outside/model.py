@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ipygpumem.core.accuracy import Accuracy
+from ipygpumem.core.reading import Accuracy
 from ipygpumem.core.report import DeviceReport
 from ipygpumem.core.serialization import PlainData
 

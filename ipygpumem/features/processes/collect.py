@@ -17,8 +17,8 @@ from ipygpumem.measurement.plan import Collector, Outcome
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.device_monitor import DeviceMonitor
+from ipygpumem.sources.host import own_pid
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import own_pid
 
 _START_TOLERANCE = 1.0
 """Tolerance in seconds when determining whether a process started during the measurement."""

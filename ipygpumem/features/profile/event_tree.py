@@ -13,7 +13,7 @@ from operator import mul
 from typing import Any
 
 from ipygpumem.core.introspection import attempt
-from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
+from ipygpumem.features.profile.categories import DataFlow, DataFlowNode, UnmatchedEvent
 
 _Event = tuple[int, Any, str, Any, int]  # timestamp, event, kind, fields, index of the enclosing event
 _Writes = dict[int, set[bool | None]]  # whether operators write to a tensor (None: unknown), by tensor

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.snapshot.export.encode import encode_columns
-from ipygpumem.viewer.page import PageData, document
+from ipygpumem.viewer.write import PageData, document
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:

@@ -21,7 +21,7 @@ from typing import IO, Any
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
 from ipygpumem.core.introspection import gc_paused
-from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
+from ipygpumem.measurement.observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 

@@ -9,8 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN, all_versions, classify
-from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
+from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN, DataFlow, UnmatchedEvent, all_versions, classify
 
 _ALLOCATED, _WRITTEN, _FREED = range(3)
 """Order of changes with the same timestamp."""

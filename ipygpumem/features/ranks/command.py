@@ -42,7 +42,7 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
 
 
 def _viewer_files(ranks: Ranks) -> tuple[str, ...]:
-    from ipygpumem.viewer.page import MAX_SNAPSHOTS
+    from ipygpumem.viewer.write import MAX_SNAPSHOTS
 
     files = ranks.beside(MAX_SNAPSHOTS)
     if not files:

@@ -76,7 +76,7 @@ def _settings(text: str) -> str:
 
 
 def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.viewer.page import check_snapshot_count
+    from ipygpumem.viewer.write import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
     notebook.claim_cell()

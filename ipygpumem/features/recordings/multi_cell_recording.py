@@ -9,7 +9,7 @@ from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.allocation_history import RecordingOptions
-from ipygpumem.measurement.cell_source_code import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import Runtime

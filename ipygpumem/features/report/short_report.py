@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.accuracy import Accuracy
-from ipygpumem.core.reading import DeviceReading
+from ipygpumem.core.reading import Accuracy, DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.core.units import VISIBLE, duration, pair, signed

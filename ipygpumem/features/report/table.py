@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipygpumem.core.accuracy import Accuracy
-from ipygpumem.core.breakdown import PRELOAD_OFF, Baseline, breakdown
-from ipygpumem.core.reading import Reading
+from ipygpumem.core.reading import PRELOAD_OFF, Accuracy, Baseline, Reading, breakdown
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text

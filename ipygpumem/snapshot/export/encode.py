@@ -32,10 +32,9 @@ from numpy.typing import NDArray
 from ipygpumem.snapshot.export.encoded_replay import EncodedReplay
 from ipygpumem.snapshot.model.annotations import Annotation
 from ipygpumem.snapshot.model.cells import Cell
-from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES
+from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES, IndexByValue, distinct
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.queries.overview import notes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 

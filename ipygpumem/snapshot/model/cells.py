@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.model.stacks import StackTable
-from ipygpumem.snapshot.model.unique_values import distinct
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3

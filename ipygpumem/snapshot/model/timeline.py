@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace
-from ipygpumem.snapshot.model.unique_values import is_in
+from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace, is_in
 
 Ints = NDArray[np.int64]
 

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.annotated_allocations import allocation_metadata
-from ipygpumem.snapshot.model.annotations import innermost
+from ipygpumem.snapshot.model.annotations import allocation_metadata, innermost
+from ipygpumem.snapshot.model.columns import IndexByValue, distinct
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
-from ipygpumem.snapshot.model.unique_values import IndexByValue, distinct
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.unique_values import distinct
+from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
 
 MAX_BLOCK = 1 << 48

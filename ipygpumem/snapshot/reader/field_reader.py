@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.snapshot.model.unique_values import IndexByValue
+from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.snapshot.reader import opcodes as op
 
 Ints = NDArray[np.int64]

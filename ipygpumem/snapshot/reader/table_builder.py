@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.snapshot.model.stacks import (
     UNKNOWN_FILE,
     Frame,
@@ -20,7 +21,6 @@ from ipygpumem.snapshot.model.stacks import (
     is_user_file,
     user_code,
 )
-from ipygpumem.snapshot.model.unique_values import IndexByValue
 from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
 
 _FIRST_CHECK = 1 << 16

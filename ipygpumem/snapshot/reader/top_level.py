@@ -15,8 +15,7 @@ from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLi
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
 from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata, block_key
-from ipygpumem.snapshot.model.columns import HOST, STATES, Trace
-from ipygpumem.snapshot.model.unique_values import IndexByValue
+from ipygpumem.snapshot.model.columns import HOST, STATES, IndexByValue, Trace
 from ipygpumem.snapshot.reader.checks import (
     MAX_REPETITIONS,
     MAX_TOTAL,

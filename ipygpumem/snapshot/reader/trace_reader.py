@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
-from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace
-from ipygpumem.snapshot.model.unique_values import distinct
+from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace, distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
 from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError
 from ipygpumem.snapshot.reader.field_reader import NONE

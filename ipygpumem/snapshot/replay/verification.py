@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.units import size
-from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.unique_values import distinct
+from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 

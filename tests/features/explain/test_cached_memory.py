@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.features.explain.cached_memory import CachedMemory, cached_memory
+from ipygpumem.features.explain.model import CachedMemory, cached_memory
 
 MIB = 1 << 20
 

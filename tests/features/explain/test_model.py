@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.reports import before, waterfall_imbalance
-from ipygpumem.core.accuracy import make_accuracy
-from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.features.explain.cached_memory import CachedMemory
-from ipygpumem.features.explain.model import host_waterfall
+from ipygpumem.core.reading import Baseline, HostReading, Reading, make_accuracy
+from ipygpumem.features.explain.model import CachedMemory, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 
 MIB = 1 << 20

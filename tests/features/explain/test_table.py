@@ -8,11 +8,9 @@ import re
 import pytest
 
 from fakes.reports import before
-from ipygpumem.core.accuracy import make_accuracy
-from ipygpumem.core.breakdown import Baseline
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.features.explain.cached_memory import CachedMemory
+from ipygpumem.core.reading import Baseline, HostReading, Reading, make_accuracy
+from ipygpumem.features.explain.model import CachedMemory
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
 

@@ -7,10 +7,10 @@ import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
-from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.features.live import poller as poller_module
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.runtime import current
+from ipygpumem.sources.nvml import DeviceMemory
 
 LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
 

@@ -6,7 +6,7 @@ import json
 
 from fakes.reports import report
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.features.live.usage_history import UsageHistory, usage_update
+from ipygpumem.features.live.monitor import UsageHistory, usage_update
 
 
 def reading(time, *names):

@@ -20,7 +20,7 @@ from torch._dynamo.utils import counters
 import ipygpumem
 from fakes.allocation_mode import AllocationMode
 from features.modules.test_collect import KIB, check_nothing_is_patched, check_sums, needs_hidden_hooks, traffic  # noqa: F401
-from ipygpumem.features import compiled_code
+from ipygpumem.features import recording_analysis
 from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.snapshot.model.stacks import Frame
@@ -299,7 +299,7 @@ def test_operations_in_generated_code(tmp_path):
     graph = CompiledGraph("0/0", nodes)
 
     def names(line, **changes):
-        operations = compiled_code._operations(replace(graph, **changes), Frame(str(file), line, "call"))
+        operations = recording_analysis._operations(replace(graph, **changes), Frame(str(file), line, "call"))
         return [node.modules[0][-1] for node in operations]
 
     assert [names(line) for line in (2, 3, 10)] == [["x", "y"], ["x", "y"], ["z"]]

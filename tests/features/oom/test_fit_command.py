@@ -2,7 +2,7 @@
 
 import pytest
 
-from ipygpumem.features.oom.fit_command import fit_command
+from ipygpumem.features.oom.earlier_runs import fit_command
 
 
 def step(batch, layers=4):

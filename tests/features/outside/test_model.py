@@ -6,7 +6,7 @@ import pytest
 
 from fakes.cupti import CTYPES, CUBLAS, CUPY, NCCL, SITE, TORCH
 from fakes.reports import report
-from ipygpumem.core.accuracy import make_accuracy
+from ipygpumem.core.reading import make_accuracy
 from ipygpumem.features.outside.libraries import ALLOCATOR, library_name
 from ipygpumem.features.outside.model import LibraryMemory, balance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fakes.reports import report
-from ipygpumem.core.accuracy import make_accuracy
+from ipygpumem.core.reading import make_accuracy
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentence, outside_table

@@ -9,7 +9,7 @@ import pytest
 import ipygpumem
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
-from ipygpumem.sources import process_names
+from ipygpumem.sources import host
 
 
 def test_whole_gpu_of_mig_instance_is_not_listed(make_gpu):
@@ -22,7 +22,7 @@ def test_whole_gpu_of_mig_instance_is_not_listed(make_gpu):
 
 @pytest.mark.parametrize(("regime", "amount"), [("B", 0), ("wsl", None)])
 def test_entry_with_own_pid_is_marked_if_own_entry_is_unknown(make_gpu, monkeypatch, regime, amount):
-    monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == os.getpid())
+    monkeypatch.setattr(host, "_uses_driver", lambda pid: pid == os.getpid())
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime)])
     gpu.alloc(100 * MIB)
     (device,) = ipygpumem.processes()

@@ -10,7 +10,7 @@ from fakes.timelines import random_timeline
 from ipygpumem import viewer
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import encode_timelines, timeline_page
-from ipygpumem.viewer.page import script
+from ipygpumem.viewer.write import script
 from snapshot.decoding import decode
 
 MAX_SCRIPT = 80_000

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from fakes.builds import trace_of_profiler
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.features.profile.profiler_session import ProfilerSession
-from ipygpumem.measurement.profiler_observers import ProfilerObservers, profiling
+from ipygpumem.measurement.observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 

@@ -13,8 +13,10 @@ from ipygpumem.features.profile.categories import (
     PARAMETER,
     TEMPORARY,
     UNKNOWN,
+    DataFlow,
+    DataFlowNode,
+    UnmatchedEvent,
 )
-from ipygpumem.features.profile.data_flow import DataFlow, DataFlowNode, UnmatchedEvent
 from ipygpumem.features.profile.timeline import build_timelines
 
 NAMES = CATEGORIES.index

@@ -13,8 +13,8 @@ from ipygpumem.features.profile import timeline_plot as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.features.profile.timeline_plot import profile_plot
-from ipygpumem.viewer.page import script
 from ipygpumem.viewer.plot_image import LEFT, MAX_BYTES, WIDTH, PlotLayout, style
+from ipygpumem.viewer.write import script
 
 
 def test_colors_match_the_page():

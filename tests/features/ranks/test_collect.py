@@ -25,7 +25,7 @@ from fakes import workers
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import peak_summary, rank_files
 from ipygpumem.features.ranks.comparison import rank_rows, spreads
-from ipygpumem.features.ranks.rank_info import launch_ids, rank_and_world
+from ipygpumem.features.ranks.rank_files import launch_ids, rank_and_world
 
 DATA = Path(__file__).parents[2] / "data"
 MIB = 1 << 20

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from fakes.reports import MIB, after, before, report
-from ipygpumem.core.breakdown import Baseline
-from ipygpumem.core.reading import HostReading, Reading
+from ipygpumem.core.reading import Baseline, HostReading, Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, build_report
 from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line

@@ -5,8 +5,7 @@ from __future__ import annotations
 from textwrap import dedent
 
 from fakes.reports import MIB, after, before, report
-from ipygpumem.core.breakdown import Baseline
-from ipygpumem.core.reading import HostReading, Reading
+from ipygpumem.core.reading import Baseline, HostReading, Reading
 from ipygpumem.core.tables import text_tables
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 

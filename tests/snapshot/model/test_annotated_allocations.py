@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.model.annotated_allocations import annotate_events
+from ipygpumem.snapshot.model.annotations import annotate_events
 from snapshot.entries import block, event, free_events, group_totals, segment
 
 

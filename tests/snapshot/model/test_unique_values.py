@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.snapshot.model.unique_values import distinct, is_in
+from ipygpumem.snapshot.model.columns import distinct, is_in
 
 numbers = st.lists(st.sampled_from([0, 1, -1, 7, 1 << 62, -(1 << 63)]) | st.integers(-(1 << 63), (1 << 63) - 1))
 

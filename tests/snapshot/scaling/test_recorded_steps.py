@@ -6,8 +6,7 @@ import pytest
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
-from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
+from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState

@@ -17,8 +17,7 @@ from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.features.fit.advice.model import Advice, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Axis, Size
-from ipygpumem.snapshot.scaling.edits import StepEdit, peak_order
-from ipygpumem.snapshot.scaling.recomputation import ModuleCall, checkpoint
+from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
 _MIN_SAVED = 0.01

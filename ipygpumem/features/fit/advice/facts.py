@@ -13,15 +13,15 @@ from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
 from ipygpumem.features.fit.advice.observer import StepObserver
-from ipygpumem.measurement.event_lookup import EventLookup
-from ipygpumem.snapshot.scaling.recomputation import ModuleCall
+from ipygpumem.features.recording_analysis import EventLookup
+from ipygpumem.snapshot.scaling.edits import ModuleCall
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.blocks import ModelBlockName
     from ipygpumem.features.fit.probes import RecordedStep
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.features.fit.update import Updates
-    from ipygpumem.measurement.event_position import EventPosition
+    from ipygpumem.measurement.runtime import EventPosition
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
     from ipygpumem.snapshot.scaling.step import StepRecording

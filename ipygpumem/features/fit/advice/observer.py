@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import attempt
 from ipygpumem.features.modules.hooks import GlobalHooks
-from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.runtime import EventPosition, current, event_position
 from ipygpumem.sources.storages import StorageInspector
 
 if TYPE_CHECKING:

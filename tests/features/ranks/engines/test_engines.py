@@ -69,7 +69,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     engines = active()
 
     # one row per engine, and the spread
-    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.rank_info import rank_and_world\n"
+    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.rank_files import rank_and_world\n"
                          "data = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
     assert [round(member.report.host.held / (16 * MIB)) for member in engines.last.members] == [1, 2, 3, 4]
@@ -99,7 +99,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     check_late_report(shell)
 
     # other versions and invalid reports do not affect the other engines
-    client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
+    client[1].execute("from ipygpumem.features.ranks import rank_files; rank_files.__version__ = '9.9'", block=True)
     client[2].execute(
         "shell = get_ipython(); shell.magics_manager.registry['GPUMem'].cells.presenter.send.__self__.send = "
         'lambda key, value: shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
@@ -328,7 +328,7 @@ def usual():
 def odd():
     return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
 block = usual()
-from ipygpumem.features.ranks.rank_info import rank_and_world
+from ipygpumem.features.ranks.rank_files import rank_and_world
 if rank_and_world()[0] == 2:
     more = odd()
 """
