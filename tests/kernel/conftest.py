@@ -12,6 +12,14 @@ import pytest
 FOLDER = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_profile(tmp_path_factory):
+    """Let kernels not share the history database and profile of other test processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        yield
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(item.fspath).is_relative_to(FOLDER):
@@ -89,7 +97,7 @@ class Kernel:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
+def kernel():
     """Return a kernel with the extension, on a machine without a GPU, that reports after every cell."""
     from jupyter_client.manager import KernelManager
 
@@ -100,7 +108,6 @@ def kernel(tmp_path_factory):
             "--IPCompleter.use_jedi=False",  # jedi shares a cache with other test processes
             "--GPUMem.report=always",
             "--GPUMem.preload=off",
-            f"--ipython-dir={tmp_path_factory.mktemp('ipython')}",
         ]
     )
     client = manager.blocking_client()
@@ -116,8 +123,37 @@ def kernel(tmp_path_factory):
         manager.cleanup_resources()
 
 
-LIVE_DELAY = 0.5
-"""Seconds after which the live display appears in tests; users wait for two."""
+LIVE_SETUP = """
+import threading
+import time
+from ipygpumem.jupyter import live_display
+
+live_display.DELAY = 300
+automatic = False
+if "_update" not in globals():
+    _update = live_display.LiveDisplay.update
+requested, updated = threading.Semaphore(0), threading.Semaphore(0)
+
+def _update_on_request(display, reading):
+    if automatic or requested.acquire(blocking=False):
+        _update(display, reading)
+        updated.release()
+
+live_display.LiveDisplay.update = _update_on_request
+
+def update_live_display(count=1):
+    while updated.acquire(blocking=False):
+        pass
+    if not automatic:
+        live_display.DELAY = 0
+        get_ipython().magics_manager.registry["GPUMem"].cells.live._thread.start(0, 0.01)
+    for _ in range(count):
+        requested.release()
+        updated.acquire()
+    if not automatic:
+        live_display.DELAY = 300
+"""
+"""Code that lets cells wait for updates of their live displays. By default, there are no updates but these."""
 
 
 class Displays:
@@ -152,6 +188,12 @@ def _execute(kernel, code, *, stdin=True, cell="c1"):
 
 
 @pytest.fixture
+def automatic_updates():
+    """Return code after which live displays are updated periodically. Users wait longer for the first update."""
+    return "live_display.DELAY, automatic = 0.3, True"
+
+
+@pytest.fixture
 def run(kernel):
     """Run a cell as an interactive front end does, and collect all displays."""
 
@@ -171,12 +213,12 @@ def run(kernel):
             if message["msg_type"] not in {"status", "execute_input"}:
                 displays.kinds.append(message["msg_type"])
         for _ in requests:
-            kernel.client.get_shell_msg(timeout=10)
+            kernel.client.get_shell_msg(timeout=60)
         displays.texts = [
             [output["data"]["text/plain"] for output in displays.by_request.get(request, ())] for request in requests
         ]
         return displays
 
-    kernel.run(f"import time\nfrom ipygpumem.jupyter import live_display\nlive_display.DELAY = {LIVE_DELAY}")
+    kernel.run(LIVE_SETUP)
     kernel.drain()
     return run_and_collect

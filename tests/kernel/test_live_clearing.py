@@ -11,8 +11,8 @@ LIVE = "running for "
 
 
 def test_cleared_output_is_not_restored(run):
-    code = "from IPython.display import clear_output\ntime.sleep(1.1)\nclear_output()\ntime.sleep(1)\nprint('x')"
-    displays = run(code)
+    code = "update_live_display()\nclear_output()\nupdate_live_display(2)\nprint('x')"
+    displays = run(f"from IPython.display import clear_output\n{code}")
     assert displays.kinds.count("clear_output") == 1
     assert displays.kinds[-2:] == ["stream", "display_data"]
     (text,) = displays.texts[0]
@@ -23,7 +23,7 @@ def test_live_plot_is_not_cleared(run):
     """Each iteration ends with clear_output(wait=True), so the next output would clear the plot."""
     code = (
         "from IPython.display import clear_output, display\n"
-        "for i in range(6):\n    display(f'plot {i}'); time.sleep(0.25); clear_output(wait=True)"
+        "for i in range(6):\n    display(f'plot {i}'); clear_output(wait=True); update_live_display()"
     )
     displays = run(code)
     assert displays.kinds == ["display_data", "clear_output"] * 6
@@ -39,18 +39,18 @@ def text_outputs(displays, at=0):
 
 
 def test_output_widget_gets_no_live_display(run):
-    displays = run(WIDGETS + "with o:\n    time.sleep(1.3)\nprint('out')")
+    displays = run(WIDGETS + "with o:\n    update_live_display(2)\nprint('out')")
     assert displays.updates == {}
     assert displays.kinds[-2:] == ["stream", "display_data"]
     assert [LIVE in text for text in text_outputs(displays)] == [False]
-    second_answer = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
+    second_answer = run(WIDGETS + "update_live_display()\nwith o:\n    update_live_display(2)")
     kinds = [kind for kind in second_answer.kinds if not kind.startswith("comm")]
     assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures, then the report"
     assert [LIVE in text for text in text_outputs(second_answer)] == [False]
 
 
 def test_active_output_widget_gets_the_report(run):
-    displays = run(WIDGETS + "time.sleep(0.8)\no.__enter__()\ntime.sleep(0.2)")
+    displays = run(WIDGETS + "update_live_display()\no.__enter__()\nupdate_live_display()")
     assert [kind for kind in displays.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
     assert text_outputs(displays)[-1].startswith("host memory")
 
@@ -64,7 +64,7 @@ CATCH = (
 
 def test_misplaced_display_is_not_updated(run):
     """A widget started to capture output while the first display was sent."""
-    displays = run(CATCH + "time.sleep(1.2)\nlive.captured = real\n")
+    displays = run(CATCH + "update_live_display(2)\nlive.captured = real\n")
     assert [kind for kind in displays.kinds if not kind.startswith("comm")] == [
         "display_data",
         "update_display_data",
@@ -83,7 +83,7 @@ def test_misplaced_display_is_not_updated(run):
     ],
 )
 def test_clearing_a_widget_does_not_clear_the_cell(run, clears):
-    displays = run(WIDGETS + f"time.sleep(1.2)\n{clears}\ntime.sleep(0.2)")
+    displays = run(WIDGETS + f"update_live_display(2)\n{clears}\nupdate_live_display()")
     assert displays.kinds.count("clear_output") == 1
     assert displays.kinds[-1] == "update_display_data"
 
@@ -96,10 +96,11 @@ def test_widget_waiting_to_be_cleared_does_not_hide_the_report(run):
 def test_task_of_another_cell_clears_that_cell(run):
     task = (
         "import asyncio\nfrom IPython.display import clear_output\n"
-        "async def later():\n    await asyncio.sleep(1.2); clear_output()\n"
+        "async def later():\n    await cleared.wait(); clear_output()\n"
+        "cleared = asyncio.Event()\n"
         "task = asyncio.ensure_future(later()); 1"
     )
-    displays = run(task, also=["await asyncio.sleep(1.9)"])
+    displays = run(task, also=["update_live_display()\ncleared.set(); await task\nupdate_live_display()"])
     assert displays.kinds.count("clear_output") == 1
     # before ipykernel 7, messages of a task have the header of the running cell, which is cleared then
     assert displays.kinds[-1] == ("display_data" if ipykernel.version_info < (7,) else "update_display_data")
