@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.units import many, size
 from ipygpumem.features.modules.attribution import AttributedAllocations, Mask
@@ -90,7 +91,7 @@ def _calls(
     return result
 
 
-def _operation_before(operations: list[int], first: int, free: int) -> int:
+def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> int:
     """Return the boundary, not before ``first``, at which the operation starts that ends with the event ``free``.
 
     An operation of the backward pass first allocates its results and workspaces, and then its arguments are freed.

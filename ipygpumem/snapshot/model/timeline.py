@@ -20,28 +20,36 @@ BEFORE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Memory usage after each event, as int64 columns.
+    """Memory usage after each event, as int64 columns. The first row is the usage before the first event.
 
     Attributes:
-        what: ``"requested"`` or ``"reserved"``.
-        event: Event index. The first row, with index -1, is the usage before the first event.
-        time_us: Timestamp in microseconds since the Unix epoch; -1 if unknown.
+        what: ``"requested"``, ``"allocated"`` or ``"reserved"``.
+        times: Timestamps of the events in microseconds since the Unix epoch, without a value for the first row.
         bytes: Memory usage in bytes.
     """
 
     device: int
     what: str
-    event: Ints
-    time_us: Ints
+    times: Ints
     bytes: Ints
 
     def __len__(self) -> int:
-        return len(self.event)
+        return len(self.bytes)
+
+    @property
+    def event(self) -> Ints:
+        """Event index of each row; -1 for the first row."""
+        return np.arange(BEFORE, len(self.times))
+
+    @property
+    def time_us(self) -> Ints:
+        """Timestamp of each row in microseconds since the Unix epoch; -1 if it is unknown."""
+        return np.concatenate([[-1], self.times])
 
     def peak(self) -> tuple[int, int]:
         """Return a tuple ``(event, bytes)``: the first event after which the usage is highest, and that usage."""
         row = int(np.argmax(self.bytes))
-        return int(self.event[row]), int(self.bytes[row])
+        return row - 1, int(self.bytes[row])
 
     def at(self, time_us: int) -> int:
         """Return the usage in bytes at a time, given in microseconds since the Unix epoch.
@@ -51,9 +59,9 @@ class Curve:
         """
         if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
             raise OptionError(f"{time_us!r} is not a timestamp: expected microseconds since the Unix epoch")
-        if len(self) > 1 and self.time_us[-1] < 0:
+        if len(self.times) and self.times[-1] < 0:
             raise OptionError("the events of this snapshot have no timestamps: use event indices instead")
-        return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])
+        return int(self.bytes[np.searchsorted(self.times, time_us, side="right")])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the curve as JSON-serializable data."""
@@ -85,10 +93,6 @@ class Timeline:
         """Device index."""
         return self.trace.device
 
-    def _curve(self, what: str, values: Ints) -> Curve:
-        event = np.arange(BEFORE, len(self.trace))
-        return Curve(self.device, what, event, np.concatenate([[-1], self.trace.time]), values)
-
     @cached_property
     def requested(self) -> Curve:
         """Curve of the total requested size of all allocations whose free has not completed."""
@@ -96,7 +100,7 @@ class Timeline:
         # indices are events plus one because index 0 stands for the time before the first event
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
         np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
-        return self._curve("requested", np.cumsum(change)[:-1])
+        return Curve(self.device, "requested", self.trace.time, np.cumsum(change, out=change)[:-1])
 
     @property
     def end_requested(self) -> int:
@@ -114,11 +118,13 @@ class Timeline:
         if self.end_reserved is None:
             return None
         trace = self.trace
-        grows = np.isin(trace.action, (Action.SEGMENT_ALLOC, Action.MAP))
-        shrinks = np.isin(trace.action, (Action.SEGMENT_FREE, Action.UNMAP))
-        change = np.where(grows, trace.size, 0) - np.where(shrinks, trace.size, 0)
-        total = np.concatenate([[0], np.cumsum(change)])
-        return self._curve("reserved", total + (self.end_reserved - int(total[-1])))
+        grows, shrinks = trace.events(Action.SEGMENT_ALLOC, Action.MAP), trace.events(Action.SEGMENT_FREE, Action.UNMAP)
+        values = np.zeros(len(trace) + 1, np.int64)
+        values[grows + 1] = trace.size[grows]
+        values[shrinks + 1] = -trace.size[shrinks]
+        np.cumsum(values, out=values)
+        values += self.end_reserved - int(values[-1])
+        return Curve(self.device, "reserved", trace.time, values)
 
 
 @dataclass(frozen=True, slots=True)

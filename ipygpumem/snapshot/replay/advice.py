@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, size
+from ipygpumem.snapshot.model.unique_values import is_in
 from ipygpumem.snapshot.replay.run import run
 
 if TYPE_CHECKING:
@@ -103,24 +104,22 @@ def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
     return varying, padded
 
 
-def _serves(recording: Recording, event: int, operations: list[int]) -> bool:
+def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> bool:
     """Return whether the request of an out-of-memory error is served, regardless of the addresses of new segments."""
     options: dict[str, Any] = {"limit": recording.limit[0], "operations": operations}
     runs = (run(recording, recording.settings, descending=order, **options) for order in (False, True))
     return all(event in result.served for result in runs)
 
 
-def _allocated_first(recording: Recording, rows: Sequence[int]) -> list[int]:
+def _allocated_first(recording: Recording, rows: Sequence[int]) -> NDArray[Any]:
     """Return the requests, with the allocations of some blocks moved to the start."""
-    moved = set(rows)
-    earlier = sorted(row for row in rows if recording.allocations.start[row] >= 0)
-    return earlier + [operation for operation in recording.operations if operation not in moved]
+    moved = np.sort(rows)
+    others = recording.operations[~is_in(recording.operations, moved)]
+    return np.append(moved[recording.allocations.start[moved] >= 0], others)
 
 
-def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> list[int]:
+def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> NDArray[Any]:
     """Return the requests, with the frees of some blocks moved to directly before a failed request."""
-    frees = {~row for row in rows}
-    place = recording.events.index(event)
-    operations = recording.operations
-    after = [operation for operation in operations[place:] if operation not in frees]
-    return [*operations[:place], *frees, *after]
+    frees = ~np.asarray(rows)
+    before, after = np.split(recording.operations, [np.searchsorted(recording.events, event)])
+    return np.concatenate([before, frees, after[~is_in(after, frees)]])

@@ -75,14 +75,14 @@ class Allocator(ExpandableSegments):
         if place == len(free) or not self._only_best_fit:
             place = self._place(pool, rounded, request)
         key = free.pop(place)
-        size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
-        del self._sizes[address]
+        address = key & ADDRESS_MASK
+        size = self._sizes.pop(address)
         rest = size - rounded
         if rest >= self._min_rest[pool] and rounded < self._split_below[pool]:
             start = address + rounded
             self._sizes[start] = rest
             self._starts[address + size] = start
-            insort(free, rest << ADDRESS_BITS | start)
+            insort(free, rest << ADDRESS_BITS | start, 0, place)
             if self._collects:
                 self._freed_at[start] = self._searches.get(self._counter(pool), 0)
             return address, rounded

@@ -71,21 +71,20 @@ class FreeBlocks:
 
     def free(self, pool: int, address: int, size: int) -> int:
         """Add a block to the free blocks of a pool and merge it with free neighbors; return the start of the result."""
-        free, sizes, bounds = self._free[pool], self._sizes, self._bounds
+        free, sizes, starts = self._free[pool], self._sizes, self._starts
         end = address + size
-        if address not in bounds:
-            start = self._starts.pop(address, None)
-            if start is not None:
-                before = sizes.pop(start)
-                del free[bisect_left(free, before << ADDRESS_BITS | start)]
-                address, size = start, size + before
-        if end not in bounds:
-            after = sizes.pop(end, None)
-            if after is not None:
-                del free[bisect_left(free, after << ADDRESS_BITS | end)]
-                size, end = size + after, end + after
+        if address in starts and address not in self._bounds:
+            address = starts.pop(address)
+            before = sizes[address]
+            del free[bisect_left(free, before << ADDRESS_BITS | address)]
+            size += before
+        if end in sizes and end not in self._bounds:
+            after = sizes.pop(end)
+            del free[bisect_left(free, after << ADDRESS_BITS | end)]
+            size += after
+            end += after
         sizes[address] = size
-        self._starts[end] = address
+        starts[end] = address
         insort(free, size << ADDRESS_BITS | address)
         if self._collects:
             self._freed_at[address] = self._searches.get(self._counter(pool), 0)

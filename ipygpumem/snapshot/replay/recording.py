@@ -12,6 +12,7 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.replay.address_ranges import union
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -57,9 +58,9 @@ class Recording:
 
     Attributes:
         allocations: Allocations of the device.
-        operations: Requests in order. The index of a row in ``allocations`` represents its allocation, the bitwise
-            complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
-        events: Event of each operation.
+        operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
+            bitwise complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
+        events: Event of each operation, as int32.
         special: `ReleasedSegments` objects and events of out-of-memory errors, ordered by event.
         settings: Settings with which the recording was made.
         pool_of: For each allocation, the index of the pool for large requests. The next pool is for small requests.
@@ -143,12 +144,14 @@ class Recording:
         pool_id = np.where(pool_id < 0, default, pool_id)
         streams = np.append(stream, initial["stream"])
         ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
-        pairs, inverse = np.unique(np.stack([ids, streams], axis=1), axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
+        handles = distinct(streams)
+        keys = ids * len(handles) + np.searchsorted(handles, streams)
+        pairs = distinct(keys)
+        inverse = np.searchsorted(pairs, keys)
         old = (snapshot.own.torch_version or (2, 5)) < (2, 5)
         pools = [
-            Pool(int(number), int(handle), small, int(number) in private, not (old and int(number) in private))
-            for number, handle in pairs.tolist()
+            Pool(number, int(handles[place]), small, number in private, not (old and number in private))
+            for number, place in (divmod(pair, len(handles)) for pair in pairs.tolist())
             for small in (False, True)
         ]
         self.segment_pools = inverse[len(rows) :] * 2
@@ -168,10 +171,10 @@ class Recording:
         np.maximum.at(pools, place[inside], pool_id[inside])
         return np.where(inside & (pool_id < 0), pools[place], pool_id)
 
-    def _list_operations(self) -> tuple[list[int], list[int]]:
+    def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         trace, allocations = self.trace, self.allocations
         count, rows = len(trace), len(allocations)
-        operation = np.full(count, -1, np.int64)
+        operation = np.zeros(count, np.int32)
         selected = np.zeros(count, np.bool_)
         started = np.flatnonzero(allocations.start >= 0)
         operation[allocations.start[started]] = started
@@ -183,8 +186,7 @@ class Recording:
             operation[event] = rows + len(self.special)
             selected[event] = True
             self.special.append(item)
-        events = np.flatnonzero(selected)
-        return operation[events].tolist(), events.tolist()
+        return operation[selected], np.flatnonzero(selected).astype(np.int32)
 
     def _releases(self) -> list[ReleasedSegments | int]:
         """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""

@@ -220,9 +220,7 @@ class Replay:
         }
 
     def _curve(self, what: str, values: Ints) -> Curve:
-        trace = self._run.recording.trace
-        events = np.arange(BEFORE, len(trace))
-        return Curve(self.device, what, events, np.concatenate([[-1], trace.time]), values)
+        return Curve(self.device, what, self._run.recording.trace.time, values)
 
     def _run_again(self, **options: Any) -> ReplayRun:
         defaults = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +18,15 @@ from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.replay.recording import Recording
 
 _STEPS_PER_EVENT = 100
+_PART = 4096
 _UNKNOWN_TOTAL = 140 * GIB
 """Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
 _HIGHEST = 1 << 51
@@ -62,8 +67,8 @@ class ReplayRun:
 
     recording: Recording
     allocator: Allocator
-    addresses: list[int]
-    sizes: list[int]
+    addresses: array[int]
+    sizes: array[int]
     failures: list[FailedRequest] = field(default_factory=list)
     served: list[int] = field(default_factory=list)
     end: int = 0
@@ -83,7 +88,7 @@ class ReplayRun:
             sign = 1 if action in (Action.SEGMENT_ALLOC, Action.MAP) else -1
             change[self.event_of(request) + 1] += sign * size
         change[0] += self.allocator.reserved - int(change.sum())
-        return np.cumsum(change)
+        return np.cumsum(change, out=change)
 
     def allocated(self) -> Ints:
         """Return the total size in bytes of the blocks in use before the first event and after each event."""
@@ -92,7 +97,7 @@ class ReplayRun:
         sizes = np.asarray(self.sizes, np.int64)
         np.add.at(change, allocations.start + 1, sizes)
         np.subtract.at(change, allocations.end + 1, sizes)
-        return np.cumsum(change)[:-1]
+        return np.cumsum(change, out=change)[:-1]
 
     def fail(self, event: int, rounded: int) -> None:
         """Add a failed request."""
@@ -114,7 +119,7 @@ def run(
     descending: bool = False,
     raises_limit: bool = False,
     end: int | None = None,
-    operations: list[int] | None = None,
+    operations: NDArray[Any] | None = None,
 ) -> ReplayRun:
     """Replay a recording.
 
@@ -136,8 +141,8 @@ def run(
         ReplayError: The events contradict each other, or the requests exceed the address space.
     """
     rounded_sizes = settings.round(recording.allocations.size)
-    rounded = rounded_sizes.tolist()
-    pools = (recording.pool_of + (rounded_sizes <= SMALL)).tolist()
+    pools = _array(recording.pool_of + (rounded_sizes <= SMALL))
+    rounded = _array(rounded_sizes)
     choose = _address_chooser(recording, recorded=recorded, descending=descending)
     allocator = Allocator(
         settings,
@@ -150,7 +155,7 @@ def run(
     allocator.raises_limit = raises_limit
     allocator.steps += _STEPS_PER_EVENT * len(recording.trace)
     rows = len(rounded)
-    result = ReplayRun(recording, allocator, [0] * rows, [0] * rows)
+    result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))
     address_of, size_of = result.addresses, result.sizes
     operations = recording.operations if operations is None else operations
     result.end = len(recording.trace)
@@ -164,7 +169,7 @@ def run(
         else:
             for operation in recording.initial.blocks["row"].tolist():
                 address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
-        for operation in operations:
+        for operation in chain.from_iterable(_parts(operations)):
             if operation < 0:
                 row = ~operation
                 free(pools[row], address_of[row], size_of[row])
@@ -180,6 +185,18 @@ def run(
     except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
         raise recording.error("the events contradict each other") from error
     return result
+
+
+def _array(values: Ints) -> array[int]:
+    """Return values in a sequence whose items are accessed faster than those of NumPy arrays."""
+    result = array("q")
+    result.frombytes(np.ascontiguousarray(values, np.int64).view(np.uint8).data)
+    return result
+
+
+def _parts(operations: NDArray[Any]) -> Iterator[list[int]]:
+    """Return the requests in lists. A single list of all requests would need more memory than the recording."""
+    return (operations[first : first + _PART].tolist() for first in range(0, len(operations), _PART))
 
 
 def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:

@@ -129,7 +129,7 @@ class StepEdit:
         count, blocks = len(self.start), len(existing)
         kept = np.flatnonzero(~self._removed)
         freed, freed_blocks = kept[self.end[kept] < limit], np.flatnonzero(block_end < limit)
-        special = np.flatnonzero(np.asarray(original.operations, np.int64) >= self._count + len(self.block_end))
+        special = np.flatnonzero(original.operations >= self._count + len(self.block_end))
         codes = [kept, ~freed, ~(count + freed_blocks), count + blocks + np.arange(len(special))]
         times = np.concatenate([self.start[kept], self.end[freed], block_end[freed_blocks], special * _STRIDE])
         order = np.argsort(times, kind="stable")
@@ -140,9 +140,9 @@ class StepEdit:
         place = np.full((2, count + blocks), total, np.int64)
         parts = np.split(position, np.cumsum([len(kept), len(freed), len(freed_blocks)]))
         place[0, kept], place[1, freed], place[1, count + freed_blocks], releases = parts
-        events = np.asarray(original.events, np.int64)
-        requests.operations = operations.tolist()
-        requests.events = events[np.clip(-(-times[order] // _STRIDE), 0, len(events) - 1)].tolist()
+        last = len(original.events) - 1
+        requests.operations = operations.astype(np.int32)
+        requests.events = original.events[np.clip(-(-times[order] // _STRIDE), 0, last)]
         requests.special = [ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases.tolist()]
         requests.start, requests.end, requests.block_ends = place[0, :count], place[1, :count], place[1, count:]
         requests.sources = self._sources

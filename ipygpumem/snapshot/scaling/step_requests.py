@@ -78,18 +78,16 @@ class StepRequests:
         self._recording = verified(step.snapshot, step.device).recording
         self._pools, self.pool_of, self._segment_pools = self._assign_pools()
         self.operations, self.events = self._list_operations()
-        releases = [event for event, number in enumerate(self.operations) if number >= len(self.pool_of)]
+        releases = np.flatnonzero(self.operations >= len(self.pool_of)).tolist()
         self.special: list[ReleasedSegments | int] = [
             ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases
         ]
-        count = len(self.operations)
         starts = np.full(self.count, BEFORE, np.int64)
-        ends = np.full(len(self.pool_of), count, np.int64)
-        for event, operation in enumerate(self.operations):
-            if operation < 0:
-                ends[~operation] = event
-            elif operation < self.count:
-                starts[operation] = event
+        ends = np.full(len(self.pool_of), len(self.operations), np.int64)
+        freed = np.flatnonzero(self.operations < 0)
+        ends[~self.operations[freed]] = freed
+        allocated = np.flatnonzero((self.operations >= 0) & (self.operations < self.count))
+        starts[self.operations[allocated]] = allocated
         self.start: Ints = starts
         self.end: Ints = ends[: self.count]
         self.block_ends: Ints = ends[self.count :]
@@ -125,10 +123,11 @@ class StepRequests:
 
     def position(self, event: int) -> tuple[str, str]:
         """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
-        numbers = [number for number in self.operations[: event + 1] if 0 <= number < self.count]
-        if not numbers:
+        numbers = self.operations[: event + 1]
+        numbers = numbers[(numbers >= 0) & (numbers < self.count)]
+        if not len(numbers):
             return "", ""
-        last = self.source(numbers[-1])
+        last = self.source(int(numbers[-1]))
         return self.step.phases[last], self.step.line_before(last)
 
     def source(self, number: int) -> int:
@@ -152,16 +151,16 @@ class StepRequests:
             nth=unknown,
             block=unknown,
         )
-        trace, events = self.step.timeline.trace, np.asarray(self.events, np.int64)
-        scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
-        scaled.operations, scaled.events = self.operations, list(range(len(self.operations)))
+        trace = self.step.timeline.trace
+        scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[self.events] for name in _COLUMNS})
+        scaled.operations, scaled.events = self.operations, np.arange(len(self.operations), dtype=np.int32)
         scaled.special, scaled.pools = self.special, self._pools
         scaled.pool_of, scaled.segment_pools = self.pool_of, self._segment_pools
         scaled.initial = replace(self.state.state, blocks=blocks)
         scaled.settings, scaled.total = self.state.recording.settings, self.state.recording.total
         return scaled
 
-    def _list_operations(self) -> tuple[list[int], list[int]]:
+    def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         recording, step = self._recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(self.count)
@@ -170,8 +169,9 @@ class StepRequests:
         numbers = number_of.tolist()
         operations, events = [], []
         following = len(self.pool_of)
-        first, end = np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist()
-        for event, operation in zip(recording.events[first:end], recording.operations[first:end], strict=True):
+        during = slice(*np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist())
+        requests = zip(recording.events[during].tolist(), recording.operations[during].tolist(), strict=True)
+        for event, operation in requests:
             if operation < len(numbers):
                 number = numbers[max(operation, ~operation)]
                 if number < 0:
@@ -186,7 +186,7 @@ class StepRequests:
                 operations.append(following)  # the step calls torch.cuda.empty_cache
                 following += 1
             events.append(event)
-        return operations, events
+        return np.asarray(operations, np.int32), np.asarray(events, np.int32)
 
     def older_allocations(self) -> dict[int, int]:
         """Return a dict from the rows of allocations older than the step to the matching blocks of the state.

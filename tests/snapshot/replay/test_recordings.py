@@ -1,6 +1,8 @@
 """Replays of real recordings."""
 
 import random
+import tracemalloc
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -32,7 +34,7 @@ def snapshot(request):
 def test_recording_is_reproduced(snapshot):
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
-    assert verified(snapshot, replay.device).run.addresses == snapshot.timeline().allocations.address.tolist()
+    assert verified(snapshot, replay.device).run.addresses.tolist() == snapshot.timeline().allocations.address.tolist()
     assert replay.reserved_peak == snapshot.timeline().reserved_peak
     between = ~np.isin(snapshot.timeline().trace.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
     assert (replay.reserved.bytes[1:] == snapshot.reserved().bytes[1:])[between].all()
@@ -46,7 +48,7 @@ def test_recording_with_settings_streams_and_graphs_is_reproduced(name):
     snapshot = files.snapshot(name)
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
-    assert verified(snapshot, replay.device).run.addresses == snapshot.timeline().allocations.address.tolist()
+    assert verified(snapshot, replay.device).run.addresses.tolist() == snapshot.timeline().allocations.address.tolist()
 
 
 @pytest.mark.parametrize("name", files.NAMES)
@@ -120,6 +122,28 @@ def test_state_contains_the_blocks_inside_segments(snapshot):
             assert (blocks["address"] + blocks["rounded"] <= end).all()
     with pytest.raises(OptionError, match="has no event"):
         replay.state(10**9)
+
+
+def test_memory_of_replays():
+    """Replays allocate at most as much memory as the columns of the snapshot."""
+    recording = files.raw("gpt_cpp")
+    (device, trace), *_ = sorted(enumerate(recording["device_traces"]), key=lambda item: -len(item[1]))
+    duration = trace[-1]["time_us"] - trace[0]["time_us"] + 1  # it begins and ends between steps
+    repeated = [{**event, "time_us": event["time_us"] + number * duration} for number in range(4) for event in trace]
+    recording["device_traces"][device] = repeated
+    snapshot = Snapshot.load(recording)
+    files.snapshot("gpt_cpp").replay("expandable_segments:True")  # imports all modules
+    tables = (snapshot.timeline(device).trace, snapshot.timeline(device).allocations)
+    columns = [getattr(table, field.name) for table in tables for field in fields(table)]
+    tracemalloc.start()
+    try:
+        recorded = snapshot.replay(device=device)
+        snapshot.replay("expandable_segments:True", device=device)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (recorded.grade, len(repeated)) == ("exact", 19920)
+    assert peak < sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
 
 
 def test_difference_is_reported():
