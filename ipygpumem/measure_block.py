@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import split_devices
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError, check_argument, check_choice, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import shown_warnings_kept
@@ -107,10 +107,10 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         rank_reports: str | os.PathLike[str] | None = None,
         rank: int | None = None,
     ) -> None:
-        if peaks not in {"exact", "untouched"}:
-            raise OptionError(f"peaks must be 'exact' or 'untouched', not {peaks!r}")
-        if host_peak not in {"bound", "reset"}:
-            raise OptionError(f"host_peak must be 'bound' or 'reset', not {host_peak!r}")
+        check_choice("peaks", peaks, ("exact", "untouched"))
+        check_choice("host_peak", host_peak, ("bound", "reset"))
+        if history is not None:
+            check_argument("history", history, Mapping, "a dict of arguments")
         self._runtime = runtime = current()
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact",

@@ -18,7 +18,7 @@ def split_devices(devices: Any, option: str) -> list[str]:
 
     Raises `OptionError` if the value is an empty iterable. The message contains ``option``, the name of the option.
     """
-    several = isinstance(devices, Iterable) and not isinstance(devices, str)
+    several = isinstance(devices, Iterable) and not isinstance(devices, (str, bytes))
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
     if not texts:
         raise OptionError(f"{option} is empty: use None to select all devices")

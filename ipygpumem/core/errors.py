@@ -1,5 +1,7 @@
 """Exceptions raised by this package. Notebooks show the message, a single line, as a ``UsageError``."""
 
+import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 from ipygpumem.core.text import printable
@@ -17,6 +19,8 @@ __all__ = [
     "SnapshotFormatError",
     "SnapshotLimitError",
     "UnsafeSnapshotError",
+    "check_argument",
+    "check_choice",
     "first_line",
 ]
 
@@ -78,6 +82,19 @@ class NvmlError(IpyGpuMemError):
 
 class CuptiError(IpyGpuMemError):
     """Raised if CUPTI is not available or a call fails. Memory outside PyTorch is then not attributed to libraries."""
+
+
+def check_argument(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
+    """Raise `OptionError` if an argument is not an instance of ``kinds``, or is a bool."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise OptionError(f"{name} must be {expected}, not {reprlib.repr(value)}")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise `OptionError` if an argument is not one of these strings."""
+    if not isinstance(value, str) or value not in choices:
+        *first, last = map(repr, choices)
+        raise OptionError(f"{name} must be {', '.join(first)} or {last}, not {reprlib.repr(value)}")
 
 
 def first_line(error: BaseException) -> str:

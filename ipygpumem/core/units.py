@@ -80,22 +80,26 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
-def parse_size(text: str | int) -> int:
+def parse_size(text: str | int, name: str = "") -> int:
     """Convert a size such as ``4194304``, ``"4 MiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) to bytes.
 
-    Raises `OptionError` if ``text`` is not a size, or if the size is negative or at least 8 EiB.
+    Raises `OptionError` if ``text`` is not a size, or if the size is negative or at least 8 EiB. The message begins
+    with ``name``.
     """
+    prefix = f"{name}: " if name else ""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         if text >= _LARGEST:
             raise OptionError(
-                f"a size of 2**{text.bit_length() - 1} bytes or more is too large: it must be below 8 EiB"
+                f"{prefix}a size of 2**{text.bit_length() - 1} bytes or more is too large: it must be below 8 EiB"
             )
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:
-        raise OptionError(f"{text!r} is not a size: write a number of bytes, or a number with a unit, such as '4 MiB'")
+        raise OptionError(
+            f"{prefix}{text!r} is not a size: write a number of bytes, or a number with a unit, such as '4 MiB'"
+        )
     unit = (match[2] or "b").lower()
     count = float(match[1]) * (1000.0 if unit in _DECIMAL_UNITS else 1024.0) ** "bkmgt".index(unit[0])
     if count >= _LARGEST:
-        raise OptionError(f"{text!r} is too large: sizes must be below 8 EiB")
+        raise OptionError(f"{prefix}{text!r} is too large: sizes must be below 8 EiB")
     return round(count)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.core.errors import OptionError, RecordingError, check_choice
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.measurement.stack_removal import remove_allocation_stacks
@@ -41,8 +41,7 @@ class RecordingOptions:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.stacks not in {"python", "all", "none"}:
-            raise OptionError(f"stacks must be 'python', 'all' or 'none', not {self.stacks!r}")
+        check_choice("stacks", self.stacks, ("python", "all", "none"))
         if isinstance(self.max_entries, bool) or not isinstance(self.max_entries, int) or self.max_entries < 1:
             raise OptionError(f"max-entries must be a positive integer, not {self.max_entries!r}")
 

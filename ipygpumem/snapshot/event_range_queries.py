@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError
+import numpy as np
+
+from ipygpumem.core.errors import OptionError, check_argument
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.queries import event_statistics
 from ipygpumem.snapshot.queries.live_set import LiveSet
@@ -46,6 +48,8 @@ class EventRangeQueries(SnapshotData):
         Raises:
             OptionError: The events have no timestamps.
         """
+        check_argument("at_least", at_least, (int, float, np.number), "a number of bytes")
+        check_argument("at_most_us", at_most_us, (int, float, np.number), "a number of microseconds")
         timeline, last = self._window(first, last, device)
         return event_statistics.short_lived(timeline, first, last, at_least, at_most_us)
 
@@ -68,6 +72,8 @@ class EventRangeQueries(SnapshotData):
         Raises:
             OptionError: The events have no timestamps, or the end is before the start.
         """
+        for name, value in (("start_us", start_us), ("end_us", end_us)):
+            check_argument(name, value, (int, float, np.number), "a number of microseconds")
         return event_statistics.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:

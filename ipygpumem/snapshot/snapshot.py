@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError
+from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError, check_argument
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import many, parse_size
@@ -160,6 +160,8 @@ class Snapshot(EventRangeQueries):
             device: Device index; None for all devices.
             last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
+        if last is not None:
+            check_argument("last", last, int, "a number of errors or None")
         timelines = self.timelines if device is None else [self.timeline(device)]
         states = (
             with_block_sizes(self, self.state_at(event, timeline.device))

@@ -27,7 +27,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import OptionError, check_choice
 from ipygpumem.core.files import check_path, write_file
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
@@ -106,8 +106,7 @@ def document(bundle: str, content: str, data: Sequence[PageData], theme: str) ->
     If JavaScript is disabled, a message states that JavaScript is required to show ``content``. The theme is ``"auto"``
     (the system's theme), ``"light"`` or ``"dark"``. Other values raise `OptionError`.
     """
-    if theme not in {"auto", "light", "dark"}:
-        raise OptionError(f"unknown theme {theme!r}: choose 'auto', 'light' or 'dark'")
+    check_choice("theme", theme, ("auto", "light", "dark"))
     text = script(bundle)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (

@@ -77,5 +77,5 @@ def test_other_numbers_of_snapshots_are_rejected(data, count):
 
 
 def test_unknown_themes_are_rejected(data):
-    with pytest.raises(OptionError, match="unknown theme 'blue': choose 'auto', 'light' or 'dark'"):
+    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', not 'blue'"):
         page([data], theme="blue")

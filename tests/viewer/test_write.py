@@ -117,7 +117,7 @@ def test_picture(snapshot, tmp_path, monkeypatch):
 def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
     path = tmp_path / "x.html"
     path.write_text("old")
-    with pytest.raises(OptionError, match="unknown theme 'pink'"):
+    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', not 'pink'"):
         snapshot.to_html(path, theme="pink")
 
     def full(self, target):
@@ -252,7 +252,7 @@ def test_pages_of_earlier_days_are_deleted(snapshot, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("graphical_browser")
 def test_failed_page_leaves_no_directory(snapshot, tmp_path):
-    with pytest.raises(OptionError, match="unknown theme"):
+    with pytest.raises(OptionError, match="theme must be"):
         open_page([snapshot], theme="pink")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading, make_accuracy
@@ -66,7 +67,7 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
         DeviceError: A device does not exist.
     """
     runtime = current()
-    names = None if device is None else runtime.monitor.parse_devices(str(name) for name in device)
+    names = None if device is None else runtime.monitor.parse_devices(split_devices(device, "device"))
     if runtime.monitor.find_devices() is None:
         return _without_cuda(runtime)
     reading, caches, cache_problem = _read_caches(runtime)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from ipygpumem.core.errors import ReportError, first_line
+from ipygpumem.core.errors import ReportError, check_argument, first_line
 from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.report import Report, code_label
 from ipygpumem.core.serialization import SCHEMA, check_schema, mapping
@@ -52,6 +52,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
     Invalid reports are skipped, and messages about the first ones are appended to ``faults``. If ``faults`` is None, an
     invalid report raises `ReportError`.
     """
+    check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
     with open_file(path) as file:
         is_list = file.peek(_PEEK_BYTES).lstrip()[:1] == b"["  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ipygpumem.core.errors import check_argument
 from ipygpumem.core.files import check_path, import_library, write_file
 from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
@@ -59,6 +60,7 @@ class Reports(Sequence["Report"]):
 
     def append(self, report: Report) -> None:
         """Add a report at the end."""
+        check_argument("report", report, Report, "a Report")
         reports = self._reports
         reports.append(report)
         if report.cell_id is not None:

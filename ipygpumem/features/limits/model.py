@@ -54,7 +54,10 @@ class Limits:
     @classmethod
     def parse(cls, *limits: str | int | None) -> Limits:
         """Create limits from sizes such as ``"2 GiB"`` or 0. Raises `OptionError` for an invalid size."""
-        return cls(*(None if limit is None else parse_size(limit) for limit in limits))
+        names = "limit", "limit_held", "limit_outside", "limit_host"
+        return cls(
+            *(None if limit is None else parse_size(limit, name) for name, limit in zip(names, limits, strict=False))
+        )
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))

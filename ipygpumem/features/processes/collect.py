@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import DeviceError, NvmlError
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, Reading
@@ -49,7 +50,7 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
         NvmlError: The NVIDIA driver is missing or cannot list processes.
     """
     monitor = current().monitor
-    names = None if device is None else monitor.parse_devices(str(name) for name in device)
+    names = None if device is None else monitor.parse_devices(split_devices(device, "device"))
     if monitor.find_devices() is None:
         return Processes(_all_devices(monitor, names))
     readings = monitor.read(busy=False).devices

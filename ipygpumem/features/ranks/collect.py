@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ipygpumem.core.errors import ReportError
+from ipygpumem.core.errors import ReportError, check_argument
 from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.core.text import printable
@@ -99,6 +99,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     Raises:
         ReportError: The directory does not exist, or contains no reports or snapshots of ranks.
     """
+    check_argument("folder", folder, (str, bytes, os.PathLike), "the name of a directory")
     name = printable(os.fsdecode(folder))
     faults: list[str] = []
     reports, files = _files(folder, name)

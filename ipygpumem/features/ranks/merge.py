@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import OptionError, check_argument
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.history.model import ReportRow, changed_rows
@@ -77,6 +77,7 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
     """
     if isinstance(reports, Report):
         raise OptionError("merge_reports expects several reports in a dictionary or a list, not a single report")
+    check_argument("reports", reports, Iterable, "a dictionary or a list of reports")
     by_source: dict[str, Report | None] = {}
     for key, report in reports.items() if isinstance(reports, Mapping) else enumerate(reports):
         name = str(key)

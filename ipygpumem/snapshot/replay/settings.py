@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.errors import OptionError
+from ipygpumem.core.errors import OptionError, check_argument
 from ipygpumem.core.units import MIB, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 
@@ -70,6 +70,7 @@ class AllocatorSettings:
         Raises:
             OptionError: The text contains an unknown setting or a value that PyTorch does not accept.
         """
+        check_argument("settings", text, str, "a string such as 'expandable_segments:True'")
         if len(text) > _MAX_LENGTH:
             raise OptionError(f"allocator settings: {len(text):,} characters exceed the limit of {_MAX_LENGTH:,}")
         settings, position = cls(), 0
