@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, size
-from ipygpumem.snapshot.model.unique_values import is_in
+from ipygpumem.snapshot.model.columns import is_in
 from ipygpumem.snapshot.replay.run import run
 
 if TYPE_CHECKING:

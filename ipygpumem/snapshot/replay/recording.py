@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.model.segment_history import find_range
-from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.replay.address_ranges import union
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -133,8 +132,8 @@ class Recording:
         rows = np.arange(len(allocations))
         started = allocations.start >= 0
         start = np.maximum(allocations.start, 0)
-        segment = find_range(self.initial.segments, allocations.address)
         initial = self.initial.segments
+        segment = find_range(initial, allocations.address)
         stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
         pool_id = snapshot.history(self.device).pools(rows)
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
@@ -150,8 +149,8 @@ class Recording:
         inverse = np.searchsorted(pairs, keys)
         old = (snapshot.own.torch_version or (2, 5)) < (2, 5)
         pools = [
-            Pool(number, int(handles[place]), small, number in private, not (old and number in private))
-            for number, place in (divmod(pair, len(handles)) for pair in pairs.tolist())
+            Pool(pair[0], int(handles[pair[1]]), small, pair[0] in private, not (old and pair[0] in private))
+            for pair in (divmod(key, len(handles)) for key in pairs.tolist())
             for small in (False, True)
         ]
         self.segment_pools = inverse[len(rows) :] * 2
@@ -174,8 +173,7 @@ class Recording:
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         trace, allocations = self.trace, self.allocations
         count, rows = len(trace), len(allocations)
-        operation = np.zeros(count, np.int32)
-        selected = np.zeros(count, np.bool_)
+        operation, selected = np.zeros(count, np.int32), np.zeros(count, np.bool_)
         started = np.flatnonzero(allocations.start >= 0)
         operation[allocations.start[started]] = started
         ended = np.flatnonzero((allocations.end >= 0) & (allocations.end < count))
