@@ -128,6 +128,21 @@ def small_heap(request):
         yield
 
 
+@pytest.fixture(autouse=True)
+def long_time_limits():
+    """Let slow machines finish what the package omits if it takes too long. Tests of these limits set their own."""
+    from ipygpumem.features.holders import collect
+    from ipygpumem.features.oom import expandable_segments, observer
+    from ipygpumem.measurement import worker_thread
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect, "_CELL_LIMIT", 60.0)
+        patch.setattr(expandable_segments, "_TIME_LIMIT", 60.0)
+        patch.setattr(observer, "_SEARCH_LIMIT", 60.0)
+        patch.setattr(worker_thread, "_JOIN_TIMEOUT", 60.0)
+        yield
+
+
 @pytest.fixture
 def default_handler():
     """Install Python's default handler of interrupts, which must be installed again after the test."""

@@ -135,7 +135,7 @@ class FakeGpu:
         """Wait until the sampler has taken at least one complete sample of every device."""
         # one sample may be in progress before its call of NVML, and another one after it
         last = self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] + 3 * len(self.devices)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while self.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] < last:
             assert time.monotonic() < end, "the sampler does not run"
             time.sleep(0.002)

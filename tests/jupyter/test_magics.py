@@ -152,7 +152,7 @@ def test_statement_has_value_and_report(gpu_notebook):
     assert result.value == 100
     assert result.stdout == f"Out[{number}]: 100\n"
     assert re.fullmatch(
-        r"cuda:0  peak \+100\.0 MiB · cache \+100\.0 MiB · .* used   In \[\d+\], \d+\.\d ms", result.text
+        r"cuda:0  peak \+100\.0 MiB · cache \+100\.0 MiB · .* used   In \[\d+\], [\d.]+ m?s", result.text
     )
     assert gpu_notebook.last.cell == number
     assert gpu_notebook.reports.cell(number) is gpu_notebook.last

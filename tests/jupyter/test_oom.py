@@ -14,8 +14,7 @@ STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n 
 
 
 @pytest.fixture
-def oom_notebook(gpu_notebook, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
+def oom_notebook(gpu_notebook):
     gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
     gpu_notebook.run(STEP)
     return gpu_notebook
@@ -206,9 +205,8 @@ def train(batch):
         ([12], "if the memory of the recorded run with 12 grows in proportion to this number"),
     ],
 )
-def test_size_that_would_have_fitted(oom_notebook, tmp_path, monkeypatch, sizes, reason):
+def test_size_that_would_have_fitted(oom_notebook, tmp_path, sizes, reason):
     """With recorded runs of the same cell at smaller sizes, the panel contains the largest size that fits."""
-    monkeypatch.setattr("ipygpumem.features.oom.expandable_segments._TIME_LIMIT", 60.0)
     oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
     oom_notebook.run(TRAIN)
     for code in (*(f"train(batch={size})" for size in sizes), "other = train(3)"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -38,6 +39,13 @@ def threads():
     return [thread.name for thread in threading.enumerate() if thread.name == "ipygpumem-outside"]
 
 
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_cell_with_table_by_library(notebook, cupti):
     result = notebook.run("%%gpumem --outside\nallocate(0x1000, 388 * MIB, NCCL)")
     assert result.success
@@ -45,7 +53,7 @@ def test_cell_with_table_by_library(notebook, cupti):
     assert "NCCL" in result.text
     assert notebook.last.libraries[0].named == 388 * MIB
     assert not cupti.enabled
-    assert threads() == []
+    wait_for(lambda: threads() == [])
     assert notebook.run("allocate(0x2000, MIB, NCCL)").success
     assert notebook.last.libraries == ()
 
@@ -71,7 +79,7 @@ def test_setting_records_across_cells(notebook, cupti):
     assert "cuda:0 outside PyTorch: CuPy -256.0 MiB" in result.text
     notebook.run("%config GPUMem.outside = 'off'")
     assert not cupti.enabled
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_memory_freed_in_same_cell(notebook):
@@ -99,7 +107,7 @@ def test_unload_within_cell_stops_recording(notebook, cupti):
     result = notebook.run("%%gpumem --outside\nallocate(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
     assert result.success
     assert not cupti.enabled
-    assert threads() == []
+    wait_for(lambda: threads() == [])
 
 
 def test_invalid_setting(notebook, caplog):

@@ -58,7 +58,7 @@ def test_line_in_a_terminal(terminal, monkeypatch):
     finally:
         shell.display_pub = captured
     assert re.fullmatch(
-        r"cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · 0\.\d of 139\.8 GiB used   In \[1\], \d+\.\d ms\n",
+        r"cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · 0\.\d of 139\.8 GiB used   In \[1\], [\d.]+ m?s\n",
         result.stdout,
     )
 

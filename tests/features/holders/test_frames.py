@@ -118,7 +118,7 @@ def test_frames_of_concurrent_threads():
     gc.disable()
     try:
         end, count = time.perf_counter() + 0.3, 0
-        while time.perf_counter() < end:
+        while time.perf_counter() < end or not count:
             for _, frame in running_frames():
                 count += sum(variable is value for _, variable in frame_locals(frame))
     finally:

@@ -16,7 +16,6 @@ SNAPSHOT = Path(__file__).parents[2] / "data" / "oom_fragmented.pickle.xz"
 @pytest.fixture
 def panel(monkeypatch):
     monkeypatch.setattr(oom, "holders", lambda: None)
-    monkeypatch.setattr(expandable_segments, "_TIME_LIMIT", 60.0)  # the speed is not tested here
 
     def panel_advice(limit=1716, count=1, snapshot=SNAPSHOT):
         reading = reports.before(reserved=1600 * MIB)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ipygpumem.features.oom import collect as oom
+from ipygpumem.features.oom import observer
 from ipygpumem.features.oom.observer import failed_allocations
 from ipygpumem.features.oom.table import oom_tables
 from ipygpumem.measurement.runtime import current
@@ -44,8 +45,7 @@ def test_no_observer_before_cuda_initialization(fake_gpu):
     assert not fake_gpu.initialized
 
 
-def test_device_state_at_failure(fake_gpu, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
+def test_device_state_at_failure(fake_gpu):
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
     fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
     assert failed_allocations().listen()
@@ -120,7 +120,7 @@ def test_number_of_failures_and_searches_is_limited(listening, monkeypatch):
         fail(listening)
     assert failed_allocations().count == 150
     assert len(failed_allocations().take()) == 100
-    assert searches == [0.25]
+    assert searches == [observer._SEARCH_LIMIT]
 
 
 def halving(function, size=1024):
@@ -156,7 +156,6 @@ def training(listening):
 def test_retry_loop_has_one_search_with_names(training, monkeypatch):
     """The panel shows the holders at the first failure, although the code caught the error and tried again."""
     searches, search_heap = [], gc.get_objects
-    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or search_heap())
     size, activations = halving(training)
     failures = failed_allocations().take()
