@@ -15,6 +15,7 @@ SCHEMA = 1
 MAX_RANKS = 1 << 24
 DEFAULT_ROWS = 32
 """Default maximum number of rows per table."""
+_MAX_DEVICES = 1024
 _MAX_TEXT = 200
 """Maximum length of strings read from another process."""
 
@@ -149,4 +150,8 @@ def _checked(info: RankInfo) -> RankInfo:
             raise ReportError(f"origin: {number} is not a valid rank or world size")
     if not 0 <= info.began < 1 << 33:
         raise ReportError("origin.began is not a timestamp in seconds since the Unix epoch")
+    if len(info.devices) > _MAX_DEVICES:
+        raise ReportError(
+            f"origin.cards contains {len(info.devices):,} devices: at most {_MAX_DEVICES:,} are supported"
+        )
     return replace(info, host=info.host[:_MAX_TEXT], version=info.version[:_MAX_TEXT])

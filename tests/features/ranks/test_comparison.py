@@ -137,6 +137,7 @@ def test_json_round_trip():
         ({"origin": {"rank": 1 << 40}}, "is not a valid rank"),
         ({"origin": {"began": 1e300}}, "finite"),
         ({"origin": {"began": -5.0}}, "is not a time"),
+        ({"origin": {"cards": [{"name": "", "uuid": None, "label": "", "total": None}] * 1025}}, "1,025 devices"),
         ({"peaks": [{}]}, "missing"),
         ({"schema": None}, "no valid schema version"),
     ],
