@@ -15,7 +15,7 @@ def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
     header = _HEADER if result.limit is None else (*_HEADER, f"within {_mib(result.limit)}")
     rows = [_row(result, result.recorded, "as recorded")]
-    rows += [_row(result, alternative, alternative.settings) for alternative in result.alternatives]
+    rows += [_row(result, item, item.settings or "default settings") for item in result.alternatives]
     return Table(f"{result.name} GPU {result.device}", header, tuple(rows), tuple(_notes(result)))
 
 
@@ -64,10 +64,12 @@ def _mib(nbytes: int) -> str:
 def _notes(result: SettingsComparison) -> list[str]:
     verification, recorded = result.verification, result.recorded.replay
     count = many(len(verification.recording.allocations), "allocation")
+    text = verification.recording.settings.text()
+    replayed = f"The replay with the recorded settings{f' ({text})' if text else ''}"
     if verification.difference:
-        notes = [f"The replay with the recorded settings differs from the recording: {recorded.reason}."]
+        notes = [f"{replayed} differs from the recording: {recorded.reason}."]
     else:
-        notes = [f"The replay with the recorded settings agrees with the recording: {count} at the recorded addresses."]
+        notes = [f"{replayed} agrees with the recording: {count} at the recorded addresses."]
         reasons = dict.fromkeys(
             item.replay.reason for item in result.alternatives if item.replay.grade == "approximate"
         )
@@ -75,7 +77,9 @@ def _notes(result: SettingsComparison) -> list[str]:
     if result.without_effect:
         notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")
     recommended = result.recommended
-    if recommended is not None:
+    if recommended is not None and not recommended.settings:
+        notes.append("Recommendation: remove PYTORCH_ALLOC_CONF from the environment before torch is imported.")
+    elif recommended is not None:
         notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")
     elif result.missing:
         notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")

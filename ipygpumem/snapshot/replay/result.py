@@ -12,7 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB, many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState
+from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.address_ranges import overlap, union
 from ipygpumem.snapshot.replay.recording import Recording
@@ -21,7 +21,6 @@ from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _STEP = 2 * MIB
@@ -94,12 +93,12 @@ class Replay:
     @cached_property
     def reserved(self) -> Curve:
         """Reserved memory after each event."""
-        return self._curve("reserved", self._run.reserved())
+        return Curve(self.device, "reserved", self._run.recording.trace.time, self._run.reserved())
 
     @cached_property
     def allocated(self) -> Curve:
         """Total size of the blocks in use after each event."""
-        return self._curve("allocated", self._run.allocated())
+        return Curve(self.device, "allocated", self._run.recording.trace.time, self._run.allocated())
 
     @cached_property
     def reserved_range(self) -> tuple[int, int]:
@@ -219,9 +218,6 @@ class Replay:
             "waste": self.waste.to_dict(),
         }
 
-    def _curve(self, what: str, values: Ints) -> Curve:
-        return Curve(self.device, what, self._run.recording.trace.time, values)
-
     def _run_again(self, **options: Any) -> ReplayRun:
         defaults = {
             "limit": self.capacity,
@@ -231,20 +227,27 @@ class Replay:
         return run(self._run.recording, self.settings, **(defaults | options))
 
 
+def parse_capacity(capacity: int | str) -> int:
+    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes."""
+    limit = parse_size(capacity)
+    if limit < SMALL_SEGMENT:
+        minimum = f"{size(SMALL_SEGMENT)}, the size of the smallest segment"
+        raise OptionError(f"a capacity of {many(limit, 'byte')} is less than {minimum}: write a unit, such as 24 GiB")
+    return limit
+
+
 def replay(
     snapshot: SnapshotData, device: int | None = None, settings: str | None = None, capacity: int | str | None = None
 ) -> Replay:
     """Replay the recording of a device. `Snapshot.replay` describes the arguments."""
     verification = verified(snapshot, snapshot.timeline(device).device)
     recording = verification.recording
-    limit = None if capacity is None else parse_size(capacity)
-    if limit is not None and limit <= 0:
-        raise OptionError(f"the capacity must be positive, not {limit:,}")
+    limit = None if capacity is None else parse_capacity(capacity)
     chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
     if settings is not None and chosen.fraction is not None:
         raise OptionError("per_process_memory_fraction is not replayed: specify the capacity instead")
     if settings is not None and chosen.collection_threshold and limit is None:
-        raise OptionError("garbage_collection_threshold requires a memory limit: specify the capacity")
+        raise OptionError("garbage_collection_threshold requires a memory limit: specify the capacity, such as 24 GiB")
     as_recorded = settings is None and limit is None
     result = (
         verification.run

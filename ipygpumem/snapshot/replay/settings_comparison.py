@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
 from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
@@ -27,7 +25,7 @@ SETTINGS = (
     "roundup_power2_divisions:8",
     "large_segment_size_mb:64",
 )
-"""Settings that are compared by default."""
+"""Settings that are compared by default, in addition to PyTorch's default settings."""
 _LARGE_SEGMENT_VERSION = (2, 11)
 """First version of PyTorch with ``large_segment_size_mb``."""
 _WORTHWHILE = 0.05
@@ -39,8 +37,8 @@ class Alternative:
     """Allocator settings with the results of their replay.
 
     Attributes:
-        settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the recorded settings.
-        replay: Replay without a limit.
+        settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
+        replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
         peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
             save less than 5%.
         fits: Whether all requests are served within `SettingsComparison.limit`; None if there is no limit.
@@ -71,7 +69,7 @@ class SettingsComparison:
         verification: Comparison of the recording with its replay.
         recorded: The recorded settings.
         alternatives: The other settings, from best to worst.
-        without_effect: Settings with which every request is served as with the recorded settings.
+        without_effect: Settings with which every request is served as with the recorded or the default settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
             the recording. If both are unknown and a request failed, the highest reserved memory; None without a limit.
         blockers: The blocks in use that kept the last request that failed from being served; None if no request failed
@@ -132,7 +130,7 @@ def compare_settings(
     Args:
         snapshot: The snapshot.
         device: Device index; by default the device with the highest peak.
-        settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default `SETTINGS`.
+        settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default the default settings and `SETTINGS`.
         capacity: Limit of reserved memory, such as ``"24 GiB"``.
 
     Raises:
@@ -143,23 +141,26 @@ def compare_settings(
     recording = verification.recording
     limit = recording.limit[0] if recording.limit[1] is not None else None
     if capacity is not None:
-        limit = parse_size(capacity)
-        if limit <= 0:
-            raise OptionError(f"the capacity must be positive, not {limit:,}")
+        limit = parse_capacity(capacity)
 
     def alternative(text: str | None) -> Alternative:
-        unlimited = replay(snapshot, recording.device, text)
-        peak, recorded_peak = unlimited.reserved_peak, verification.run.allocator.peak
-        all_peaks = unlimited.is_short or peak <= (1 - _WORTHWHILE) * recorded_peak
-        peaks = unlimited.reserved_range if all_peaks else (peak, peak)
-        fits = None if limit is None else unlimited.smallest_capacity <= limit
-        return Alternative(text or "", unlimited, peaks, fits)
+        collects = AllocatorSettings.parse(text or "").collection_threshold > 0
+        result = replay(snapshot, recording.device, text, limit if collects else None)
+        peak, recorded_peak = result.reserved_peak, verification.run.allocator.peak
+        all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded_peak
+        peaks = result.reserved_range if all_peaks else (peak, peak)
+        fits = None if limit is None else result.failure is None if collects else result.smallest_capacity <= limit
+        return Alternative(text or "", result, peaks, fits)
 
-    texts = list(settings) or [text for text in SETTINGS if _exists(text, snapshot.own.torch_version)]
+    texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     recorded = alternative(None)
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
-    others = [alternative(text) for text, setting in effective.items() if setting != unchanged]
+    different: dict[AllocatorSettings, str] = {}
+    for text, setting in effective.items():
+        if setting != unchanged:
+            different.setdefault(setting, text)
+    others = [alternative(text) for text in different.values()]
     others.sort(key=lambda item: (item.fits is False, item.peaks[1], item.replay.smallest_capacity))
     ooms = recording.trace.events(Action.OOM)
     return SettingsComparison(
@@ -168,7 +169,7 @@ def compare_settings(
         verification,
         recorded,
         tuple(others),
-        tuple(text for text, setting in effective.items() if setting == unchanged and setting.text() != text),
+        tuple(text for text in effective if text != effective[text].text() and text not in different.values()),
         limit,
         segment_blockers(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
     )

@@ -30,6 +30,15 @@ def test_table(capsys):
     assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
 
 
+def test_default_settings(capsys):
+    """They are compared if the program had others. Settings with the same effect are not repeated."""
+    file = str(DATA / "max_split.pickle.xz")
+    _, output, _ = shell(capsys, file, "--set", "", "--set", "max_split_size_mb:512")
+    assert " ".join(output.splitlines()[3].split()) == "default settings 2,588 MiB +126% 1,160 MiB"
+    assert "\nThe replay with the recorded settings (max_split_size_mb:64) agrees with the recording: " in output
+    assert "\nThese settings have no effect on the requests: max_split_size_mb:512.\n" in output
+
+
 def test_capacity_and_json(capsys):
     status, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--capacity", "1875MiB", "--json")
     result = json.loads(output)

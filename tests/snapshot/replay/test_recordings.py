@@ -189,6 +189,8 @@ def test_settings_that_need_a_capacity():
     with pytest.raises(OptionError, match="specify the capacity"):
         snapshot.replay("per_process_memory_fraction:0.5")
     assert snapshot.replay("garbage_collection_threshold:0.8", "3 GiB").failure is None
+    with pytest.raises(OptionError, match=r"24 bytes is less than 2.0 MiB.*write a unit"):
+        snapshot.replay(capacity="24")
 
 
 def test_settings_are_compared():
@@ -200,6 +202,9 @@ def test_settings_are_compared():
     assert (compared.recorded.fits, compared.missing) == (False, 0)
     only_one = compare_settings(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
+    collected = "garbage_collection_threshold:0.5"  # within the limit of the recording, or a given capacity
+    fits = [compare_settings(files.snapshot("oom_fragmented"), None, [collected], size) for size in (None, "1760 MiB")]
+    assert [item.alternatives[0].fits for item in fits] == [False, True]
 
 
 def test_files_whose_replay_would_take_very_long(monkeypatch):
