@@ -77,7 +77,7 @@ def engine_identity(reply: Any) -> RankInfo | str:
     """Return the identity that an engine sent when it loaded ipygpumem, or the reason why it is not monitored."""
     if not reply.done():
         return "the engine is busy; monitoring starts once it is idle"
-    reply.wait_for_output(1)
+    reply.wait_for_output(_OUTPUT_TIMEOUT)
     try:
         reply.get(0)
         message = (reply.metadata["data"] or {}).get(KEY)

@@ -7,10 +7,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from traitlets.config import Config
 
 import ipygpumem
 from ipygpumem import OptionError
@@ -25,7 +27,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def shell():
-    shell = InteractiveShell.instance()
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.run_cell("%load_ext ipygpumem")
     yield shell
     shell.run_cell("%unload_ext ipygpumem")
@@ -33,14 +35,16 @@ def shell():
 
 
 @pytest.fixture
-def client(shell, tmp_path_factory):
+def client(shell, tmp_path_factory, monkeypatch):
     import ipyparallel
+
+    monkeypatch.setattr("ipygpumem.features.ranks.engines.submission._OUTPUT_TIMEOUT", 60)
 
     directory = str(Path(ipygpumem.__file__).parents[1])
     paths = os.pathsep.join([directory, *filter(None, [os.environ.get("PYTHONPATH")])])
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "IPYTHONDIR")}
     os.environ |= {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython"))}
-    cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", log_level=40)
+    cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", engine_timeout=200, log_level=40)
     with capture_output():
         client = cluster.start_and_connect_sync(activate=True)
     shell.user_ns["rc"] = client
@@ -96,7 +100,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
     assert not result.success and "4 engines on" in text
 
-    check_late_report(shell)
+    check_late_report(shell, tmp_path / "late")
 
     # other versions and invalid reports do not affect the other engines
     client[1].execute("from ipygpumem.features.ranks import rank_files; rank_files.__version__ = '9.9'", block=True)
@@ -113,7 +117,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     began = time.monotonic()
     _, text = run(shell, "%%px --no-stream\nimport signal\nu = os.urandom(32 << 20)\n"
                          "if rank_and_world()[0] == 3:\n    os.kill(os.getpid(), signal.SIGKILL)")  # fmt: skip
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 200
     states = {member.name: member.state for member in engines.last.members}
     assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
     assert engines.last.members[0].report.host.held >= 32 * MIB
@@ -122,7 +126,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "3 engines monitored" in text
     assert "engines no longer running: 3" in text
 
-    check_partial_report(shell, client)
+    check_partial_report(shell, client, tmp_path / "partial")
     check_nested_cell(shell)
 
     check_reload(shell)
@@ -151,33 +155,37 @@ def check_notes(shell, directory):
     assert "profiling itself took" in text
 
 
-def check_late_report(shell):
+def wait_code(path):
+    """Return code that waits until a file exists."""
+    return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)"
+
+
+def check_late_report(shell, file):
     """A submission that outlives its cell is reported when it has finished."""
-    run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
+    run(shell, f"%%px --noblock\n{wait_code(file)}\nw = os.urandom(8 << 20)")
     _, text = run(shell, "%gpumem engines")
-    assert "still running on 4 engines (0, 1, 2, 3): import time" in text
-    rc = shell.user_ns["rc"]
-    rc.wait(timeout=30)
+    assert "still running on 4 engines (0, 1, 2, 3): import os, time" in text
+    file.touch()
+    shell.user_ns["rc"].wait(timeout=200)
     _, text = run(shell, "1")
-    assert "4 engines on" in text and " ran: import time" in text, "a report below another cell names the code"
+    assert "4 engines on" in text and " ran: import os, time" in text, "a report below another cell names the code"
     assert "engines on" not in run(shell, "1")[1], "reported once"
 
 
-def check_partial_report(shell, client):
+def check_partial_report(shell, client, file):
     """A partial report lists running engines, and the final report follows."""
     engines = active()
-    run(
-        shell,
-        "%%px --noblock --targets 0:2\nimport time\nt = os.urandom(8 << 20)\nif rank_and_world()[0]: time.sleep(4)",
-    )
-    time.sleep(2)
+    wait = wait_code(file).replace("while", "while rank_and_world()[0] and")
+    run(shell, f"%%px --noblock --targets 0:2\n{wait}\nt = os.urandom(8 << 20)")
+    engines._submissions[-1].replies[0].wait(200)
     (ranks,) = engines.collect(include_partial=True)
     assert [member.state for member in ranks.members] == ["done", "late"]
     assert "still running" in str(ranks)
     assert "started later than the earliest engine" not in str(ranks), "the start of the other engine is unknown"
     assert engines.collect(include_partial=True) == [], "each report is returned once"
     assert "engines on" not in run(shell, "1 / 0")[1], "no report below a cell that sends nothing to the engines"
-    client.wait(timeout=30)
+    file.touch()
+    client.wait(timeout=200)
     (ranks,) = engines.collect()
     assert [member.state for member in ranks.members] == ["done", "done"]
 
@@ -209,16 +217,20 @@ def _loaded():
 
 
 @pytest.mark.cluster
-def test_busy_engines_without_the_package(shell, client):
+def test_busy_engines_without_the_package(shell, client, tmp_path, monkeypatch):
     client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
     client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
-    client[3].execute("import time; time.sleep(4)")
-    enable(client, timeout=2)
+    client[3].execute(wait_code(tmp_path / "file"))
+    with monkeypatch.context() as patch:
+        times = iter((0, 0, 0, 0, 200))  # the time at the beginning, and before waiting for each engine
+        patch.setattr("ipygpumem.features.ranks.engines.collect.time", SimpleNamespace(monotonic=lambda: next(times)))
+        enable(client, timeout=200)
     _, text = run(shell, "%gpumem engines")
     assert "0 engines monitored" in text
     assert "engine 3 is not monitored: the engine is busy; monitoring starts once it is idle" in text
     assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
     assert "engine 0 is not monitored" in text
+    (tmp_path / "file").touch()
     _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
     assert "no report from engines 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
@@ -280,8 +292,6 @@ def test_invalid_arguments(shell, line, message):
     ],
 )
 def test_options_are_checked_before_anything_is_sent(shell, monkeypatch, tmp_path, options, message):
-    from types import SimpleNamespace
-
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("ipygpumem.features.ranks.engines.cell.active", lambda: SimpleNamespace(numbers=[0]))
     result, text = run(shell, f"%%gpumem --engines {options.replace('{tmp}', str(tmp_path))}\n1")
