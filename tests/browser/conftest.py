@@ -55,7 +55,7 @@ def page(browser, request):
     """A new page. Parametrize it indirectly with "light" or "dark" to select the color scheme."""
     scheme = getattr(request, "param", "light")
     context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 800})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(60_000)
     opened = context.new_page()
     opened.scheme = scheme
     yield opened
@@ -103,23 +103,35 @@ def viewing(browser, tmp_path, open_pages):
 
 class Lab:
     def __init__(self, folder, settings):
+        self.folder, self.settings = folder, settings
+        self.token = "test"
+        self.start()
+        end = time.monotonic() + 200
+        while not self.responds():
+            assert time.monotonic() < end, "JupyterLab did not start"
+            if self.process.poll() is not None:  # another process has used the port in the meantime
+                self.start()
+            time.sleep(0.2)
+
+    def start(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.folder = folder
-        self.token = "test"
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
                 *(f"--port={self.port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
-                *(f"--ServerApp.root_dir={folder}", f"--LabApp.user_settings_dir={settings}"),
-                *("--LabApp.news_url=", "--log-level=ERROR", f"--LabApp.workspaces_dir={folder / 'workspaces'}"),
+                *(f"--ServerApp.root_dir={self.folder}", f"--LabApp.user_settings_dir={self.settings}"),
+                *("--LabApp.news_url=", "--log-level=ERROR", f"--LabApp.workspaces_dir={self.folder / 'workspaces'}"),
             ],
-            env={**os.environ, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_DATA_DIR": str(folder / "data")},
+            env={
+                **os.environ,
+                **{f"JUPYTER_{name}_DIR": str(self.folder / name.lower()) for name in ("CONFIG", "DATA")},
+                "IPYTHONDIR": str(self.folder / "ipython"),
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self.wait()
 
     def url(self, path):
         return f"http://127.0.0.1:{self.port}/{path}?token={self.token}"
@@ -128,13 +140,10 @@ class Lab:
         """Return the URL of a notebook in its own workspace, in which no tabs of other tests are restored."""
         return self.url(f"lab/workspaces/{Path(name).stem}/tree/{name}")
 
-    def wait(self):
-        end = time.monotonic() + 90
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError), urllib.request.urlopen(self.url("api"), timeout=5):
-                return
-            time.sleep(0.2)
-        raise RuntimeError("JupyterLab did not start")
+    def responds(self):
+        with contextlib.suppress(OSError), urllib.request.urlopen(self.url("api"), timeout=5):
+            return True
+        return False
 
     def close(self):
         self.process.terminate()

@@ -48,7 +48,7 @@ class SnapshotPage:
             color_scheme=scheme, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce"
         )
         self.page = self.context.new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(60_000)
         self.messages = []
         self.requests = []
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
@@ -87,7 +87,7 @@ class SnapshotPage:
         """Wait until the effects of keys and pointer events are drawn."""
         self.page.evaluate(SETTLED)
 
-    def until(self, condition, seconds=10):
+    def until(self, condition, seconds=60):
         """Wait until a Python condition is true, and return its value."""
         end = time.monotonic() + seconds
         while not (value := condition()):

@@ -16,8 +16,11 @@ gpu = FakeGpu(2).install()
 import torch
 %load_ext ipygpumem
 torch.ones(1, device='cuda:1');"""
-WORK = """a = gpu.alloc(900 * MIB); time.sleep(0.8); gpu.outside(600 * MIB); gpu.nvml_device.others[9000001] = 700 * MIB
-b = gpu.alloc(2000 * MIB, 1); time.sleep(0.8); gpu.free(a); time.sleep(0.8)"""
+WORK = """import os
+a = gpu.alloc(900 * MIB); gpu.outside(600 * MIB); gpu.nvml_device.others[9000001] = 700 * MIB
+b = gpu.alloc(2000 * MIB, 1)
+while not os.path.exists('end of work on two devices'): time.sleep(0.05)
+gpu.free(a)"""
 THREADS = "print([thread.name for thread in threading.enumerate() if 'monitor' in thread.name], gpu.nvml.calls.total())"
 
 STATE = """(cell) => {
@@ -52,7 +55,7 @@ def state(notebook, cell):
     return notebook.page.evaluate(STATE, cell)
 
 
-def until(notebook, cell, condition, seconds=20):
+def until(notebook, cell, condition, seconds=60):
     current = None
     for _ in range(seconds * 20):
         current = state(notebook, cell)
@@ -73,11 +76,13 @@ def test_two_devices_while_cells_run(lab, tab):
     notebook.run(2)
     during = until(notebook, 1, lambda status: status["running"] and status["running"]["number"] == 3)
     assert during["status"] == "live"
+    maximum = {"cuda:0": {"allocated": 900, "others": 700}, "cuda:1": {"allocated": 2000}}
+    for device, parts in maximum.items():
+        for part, size in parts.items():
+            until(notebook, 1, lambda status: status["maximum"][device][part] >= size * MIB)  # noqa: B023 (called now)
+    (lab.folder / "end of work on two devices").touch()
     after = until(notebook, 1, lambda status: 3 in status["cells"])
     assert after["running"] is None
-    assert after["maximum"]["cuda:0"]["allocated"] >= 900 * MIB
-    assert after["maximum"]["cuda:0"]["others"] >= 700 * MIB
-    assert after["maximum"]["cuda:1"]["allocated"] >= 2000 * MIB
     assert "allocated" in after["texts"][0]
     assert "other processes" in after["texts"][0]
     assert "used, " in after["texts"][1]
@@ -114,13 +119,13 @@ def test_two_devices_while_cells_run(lab, tab):
 
     # Unloading the extension removes the monitor and its thread
     notebook.run(4)
-    for _ in range(200):
+    for _ in range(1200):
         if state(notebook, 1) is None:
             break
         tab.wait_for_timeout(50)
     assert state(notebook, 1) is None
     notebook.run(3)
-    notebook.cell(3).get_by_text("[] ").wait_for(timeout=10_000)
+    notebook.cell(3).get_by_text("[] ").wait_for(timeout=60_000)
     assert notebook.errors == []
     assert notebook.hosts <= {"127.0.0.1", None}
 
@@ -137,11 +142,21 @@ def test_monitor_stops_when_its_output_is_removed(lab, browser):
     notebook.page.wait_for_timeout(300)
     notebook.page.locator(".jp-Notebook .jp-CodeCell").nth(1).locator(".jp-InputArea-editor").click()
 
-    def calls():
-        notebook.page.keyboard.press("Control+Enter")
-        notebook.page.wait_for_timeout(1000)  # four readings, if the monitor were running
-        return int(notebook.cell(1).locator(".jp-OutputArea-output").last.inner_text().split()[-1])
+    prompt, output = notebook.cell(1).locator(".jp-InputPrompt"), notebook.cell(1).locator(".jp-OutputArea-output pre")
 
-    first, second = calls(), calls()
+    def calls():
+        before = prompt.inner_text()
+        notebook.page.keyboard.press("Control+Enter")
+        for _ in range(1200):
+            if prompt.inner_text() not in {before, "[*]:"} and output.count():
+                break
+            notebook.page.wait_for_timeout(50)
+        notebook.page.wait_for_timeout(1000)  # four readings, if the monitor were running
+        return int(output.last.inner_text().split()[-1])
+
+    for _ in range(10):  # until the message that the page is closed has arrived
+        first, second = calls(), calls()
+        if second - first < 12:
+            break
     assert second - first < 12, "only the two readings of the cell itself"
     context.close()

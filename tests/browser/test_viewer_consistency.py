@@ -40,7 +40,7 @@ def test_tooltip_is_updated_below_a_resting_pointer(viewing, small):
         text = f"event {facts['event']:,}"
         if facts["last"] > facts["first"]:
             text = f"events {facts['first']:,} \N{EN DASH} {facts['last']:,}"
-        view.page.locator(".tooltip", has_text=text).wait_for(timeout=3000)
+        view.page.locator(".tooltip", has_text=text).wait_for(timeout=60_000)
         return text
 
     before = agrees()
@@ -112,11 +112,11 @@ def test_event_list_opens_at_the_cursor(viewing, small):
     view = viewing(small)
     view.call("select(5000)")
     view.page.get_by_role("tab", name="Events").click()
-    view.page.locator(".rows .marked", has_text="5,000").wait_for(timeout=3000)
+    view.page.locator(".rows .marked", has_text="5,000").wait_for(timeout=60_000)
     view.call("select(12)")
-    view.page.locator(".rows .marked", has_text="12").wait_for(timeout=3000)
+    view.page.locator(".rows .marked", has_text="12").wait_for(timeout=60_000)
     view.page.locator(".list").press("End")
-    view.page.locator(".rows .event", has_text="8,087").wait_for(timeout=3000)
+    view.page.locator(".rows .event", has_text="8,087").wait_for(timeout=60_000)
 
 
 def test_cursor_that_follows_the_pointer_returns(viewing, small):
@@ -128,9 +128,9 @@ def test_cursor_that_follows_the_pointer_returns(viewing, small):
     view.page.mouse.move(box["x"] + 300, box["y"] + 60)
     view.page.locator(".live .title", has_text="at event 2,").or_(
         view.page.locator(".live .title", has_text="at event 1,")
-    ).or_(view.page.locator(".live .title", has_text="at event 3,")).first.wait_for(timeout=3000)
+    ).or_(view.page.locator(".live .title", has_text="at event 3,")).first.wait_for(timeout=60_000)
     view.page.mouse.move(box["x"] + 300, 2)
-    view.page.locator(".live .title", has_text="Live at event 3:").wait_for(timeout=3000)
+    view.page.locator(".live .title", has_text="Live at event 3:").wait_for(timeout=60_000)
     view.page.mouse.move(box["x"] + 200, box["y"] + 60)
     view.page.mouse.click(box["x"] + 200, box["y"] + 60)
     view.call("device()")
@@ -147,7 +147,7 @@ def test_host_without_blob_addresses(browser, small, tmp_path):
     opened.add_init_script("URL.createObjectURL = () => { throw new TypeError('not here'); };")
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     opened.goto((tmp_path / "page.html").as_uri())
-    opened.locator(".facts", has_text="1.8 GiB").wait_for(timeout=20000)
+    opened.locator(".facts", has_text="1.8 GiB").wait_for(timeout=60_000)
     context.close()
 
 
@@ -165,7 +165,7 @@ def test_lower_bounds_are_marked(viewing, small):
         if facts["kind"] == "allocation" and facts["allocation"]["start"] is None:
             break
     view.page.mouse.move(box["x"] + 300, box["y"] + view.plot_height - y)
-    view.page.locator(".tooltip", has_text="\N{GREATER-THAN OR EQUAL TO} ").wait_for(timeout=3000)
+    view.page.locator(".tooltip", has_text="\N{GREATER-THAN OR EQUAL TO} ").wait_for(timeout=60_000)
     view.plot.focus()
     view.page.keyboard.press("?")
     assert "paler tone" in view.page.locator("dialog").inner_text()

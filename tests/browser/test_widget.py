@@ -52,7 +52,7 @@ class Notebook:
         """Call a function of the viewer's API and return its result; None while there is no viewer."""
         return self.page.evaluate(API, [cell, call])
 
-    def drawn(self, cell, seconds=30):
+    def drawn(self, cell, seconds=60):
         """Wait until a cell's viewer is drawn and its image is hidden."""
         for _ in range(seconds * 20):
             if self.call(cell, "view()") and not self.static_image(cell).is_visible():
@@ -66,7 +66,7 @@ class Notebook:
     def save(self):
         before = self.path.stat().st_mtime_ns
         self.page.keyboard.press("Control+s")
-        for _ in range(200):
+        for _ in range(1200):
             if self.path.stat().st_mtime_ns != before:
                 break
             self.page.wait_for_timeout(50)
@@ -117,12 +117,15 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     assert notebook.call(0, "view()") == initial_range
 
     # the kernel stores the visible range, and the next page shows it
-    zoomed_range = notebook.call(0, "zoom(2000, 2500)")
-    assert zoomed_range != initial_range
-    tab.wait_for_timeout(1500)
-    notebook.save()
-    notebook.reload()
-    notebook.drawn(0)
+    for milliseconds in (1500, 10_000, 30_000):  # until the range has been sent and stored
+        zoomed_range = notebook.call(0, "zoom(2000, 2500)")
+        assert zoomed_range != initial_range
+        tab.wait_for_timeout(milliseconds)
+        notebook.save()
+        notebook.reload()
+        notebook.drawn(0)
+        if notebook.call(0, "view()") == zoomed_range:
+            break
     assert notebook.call(0, "view()") == zoomed_range
 
     # run the same cell again: one viewer, and the first one is removed
@@ -132,7 +135,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
 
     # after closing the viewer, the image is shown
     notebook.run(2)
-    notebook.static_image(1).wait_for(state="visible", timeout=20_000)
+    notebook.static_image(1).wait_for(state="visible", timeout=60_000)
     assert notebook.call(1, "peak()") is None
     assert notebook.call(0, "peak()")["bytes"] == requested, "the other viewer still works"
 
@@ -157,7 +160,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.restart()
     assert notebook.call(0, "peak()")["bytes"] == requested
     notebook.reload()
-    notebook.static_image(0).wait_for(state="visible", timeout=20_000)
+    notebook.static_image(0).wait_for(state="visible", timeout=60_000)
     assert notebook.static_image(1).is_visible()
     tab.wait_for_timeout(1000)
     assert notebook.static_image(0).is_visible()
@@ -167,7 +170,7 @@ def test_comparison_of_two_snapshots(lab, tab):
     """Each image is hidden by its viewer, also if the same file is shown twice."""
     notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
     notebook.run(0)
-    for _ in range(100):
+    for _ in range(300):
         images = notebook.static_image(0)
         if notebook.call(0, "view()") and not any(image.is_visible() for image in images.all()):
             break
@@ -177,7 +180,7 @@ def test_comparison_of_two_snapshots(lab, tab):
     # A widget without a image does not hide the images of other widgets
     tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((area) => { area.style.display = '' })")
     notebook.run(1)
-    for _ in range(100):
+    for _ in range(300):
         if notebook.call(1, "view()"):
             break
         tab.wait_for_timeout(200)
@@ -187,13 +190,13 @@ def test_comparison_of_two_snapshots(lab, tab):
 
 
 def test_busy_kernel(lab, tab):
-    notebook = Notebook(
-        lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(4)"
-    )
+    code = "snapshot.view()._ipython_display_()\nwhile not os.path.exists('end of busy cell'): time.sleep(0.05)"
+    notebook = Notebook(lab, tab, "busy.ipynb", f"{LOAD}import os, time\n{code}")
     notebook.run(0)
     waiting_message = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
-    waiting_message.wait_for(timeout=20_000)
+    waiting_message.wait_for(timeout=60_000)
     assert notebook.static_image(0).is_visible()
+    (lab.folder / "end of busy cell").touch()
     notebook.drawn(0)
     assert waiting_message.count() == 0
     assert notebook.errors == []
@@ -204,8 +207,8 @@ def test_kernel_that_dies(lab, tab):
     notebook = Notebook(lab, tab, "dies.ipynb", f"{LOAD}{code}")
     notebook.run(0)
     waiting_message = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
-    waiting_message.wait_for(timeout=30_000)
-    tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=30_000)
+    waiting_message.wait_for(timeout=60_000)
+    tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=60_000)
     assert waiting_message.is_visible()
     assert notebook.static_image(0).is_visible()
     assert notebook.call(0, "peak()") is None
