@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import gc
+import pickle
 import re
 
 import pytest
@@ -19,6 +20,8 @@ from ipygpumem import OptionError
 MIB = 1 << 20
 WORKSPACES = 2 * 8320 * 1024 + MIB
 """cuBLAS workspaces of the forward pass and the backward pass on a small GPU."""
+
+HOST = torch.zeros(2)
 
 
 def dry(step, sizes=(2, 4, 64), device="24 GiB", **options):
@@ -207,6 +210,27 @@ def array(batch):
     return torch.ones(batch).numpy()
 
 
+def shared_array(batch):
+    HOST.numpy()[:] = batch
+
+
+def storage(batch):
+    HOST.untyped_storage().fill_(batch)
+
+
+def resized_storage(batch):
+    torch.ones(batch)
+    HOST.untyped_storage().resize_(0)
+
+
+def swap(batch):
+    torch.utils.swap_tensors(HOST, torch.ones(batch))
+
+
+def pickled(batch):
+    pickle.dumps(torch.ones(batch))
+
+
 def synchronize(batch):
     torch.ones(batch).sum()
     torch.cuda.synchronize()
@@ -219,7 +243,11 @@ def synchronize(batch):
         (condition, r"test_dry.py:\d+ condition \(.*\) needs the value of a tensor"),
         (nonzero, r"test_dry.py:\d+ nonzero \(.*\) needs the positions of nonzero values"),
         (boolean_index, r"test_dry.py:\d+ boolean_index \(.*\) needs the positions of nonzero values"),
-        (array, r"test_dry.py:\d+ array \(.*\) needs the data of a tensor"),
+        *((step, r"test_dry.py:\d+ \w+ \(.*\) needs the data of a tensor") for step in (array, pickled)),
+        (shared_array, r"test_dry.py:\d+ shared_array \(.*\) needs the data of a tensor"),
+        (swap, r"test_dry.py:\d+ swap \(.*\) swaps tensors: remove it from the step, or run without dry"),
+        (storage, r"test_dry.py:\d+ storage \(.*\) accesses the storage of a tensor: remove it"),
+        (resized_storage, r"test_dry.py:\d+ resized_storage \(.*\) accesses the storage of a tensor: remove it"),
         (synchronize, r"test_dry.py:\d+ synchronize \(.*\) needs a GPU"),
     ],
 )
@@ -228,6 +256,22 @@ def test_refusals(step, reason):
     assert re.search(reason, result.refusal), result.refusal
     assert "\n" not in result.refusal
     assert not result.notes, "no tensor of the step remains"
+    assert HOST.tolist() == [0, 0]
+
+
+def test_checkpoints_are_not_overwritten(tmp_path, capfd):
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(b"weights of the program")
+
+    def step(batch):
+        torch.save(torch.ones(batch), path)
+
+    assert "saves tensors that have no data: remove it from the step, or run without dry" in dry(step).refusal
+    assert path.read_bytes() == b"weights of the program"
+    torch.save(torch.ones(1), path)
+    with pytest.raises(RuntimeError, match="reduction dim"):
+        dry(lambda batch: torch.ones(batch, 3) @ torch.ones(4, 4))
+    assert not capfd.readouterr().err
 
 
 def test_caches_that_the_step_fills():

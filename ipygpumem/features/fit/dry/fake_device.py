@@ -7,6 +7,10 @@ tensors. If PyTorch finds no GPU, tensors in host memory count as if they were o
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
+import threading
+import unittest.mock
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +32,12 @@ _MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "addbm
 _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
 """Size of the cuBLAS workspace of each thread, by whether the GPU is a Hopper GPU or a later one."""
 _LT_WORKSPACE = MIB
+_STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
+"""Methods of storages that access data without PyTorch's dispatcher, and so would access data of the program."""
+
+
+class DataRequiredError(RuntimeError):
+    """Raised if code that runs without data would save or access data of the program."""
 
 
 class FakeDevice:
@@ -71,11 +81,34 @@ class FakeDevice:
         """Run the code in the block without data."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
+            self._refuse_access(stack)
+            logger = logging.getLogger(self._fake.__name__)  # logs errors that the step raises, with tracebacks
+            stack.enter_context(unittest.mock.patch.object(logger, "disabled", True))
             stack.enter_context(self._mode)
             if not self.native:
                 stack.enter_context(cuda_kernels(self._torch, self._copy))
             stack.enter_context(self._dispatch_mode())
             yield
+
+    def _refuse_access(self, stack: contextlib.ExitStack) -> None:
+        """Refuse calls in this thread that would write files with ``torch.save`` or access tensors of the program."""
+        storage, own_thread = self._torch.UntypedStorage, threading.get_ident()
+
+        def call(function: Any, message: str, first: Any, *args: Any, **kwargs: Any) -> Any:
+            is_fake = isinstance(first, storage) and first.device.type == "meta"
+            if threading.get_ident() == own_thread and not is_fake:
+                raise DataRequiredError(message)
+            return function(first, *args, **kwargs)
+
+        functions: list[tuple[Any, str, str]] = [
+            (import_module("torch.serialization"), "_check_save_filelike", "saves tensors that have no data"),
+            (self._torch.utils, "swap_tensors", "swaps tensors"),
+        ]
+        functions += [(storage, name, "accesses the storage of a tensor") for name in _STORAGE_METHODS]
+        for owner, name, message in functions:
+            function = functools.partial(call, getattr(owner, name), message)
+            method = functools.partialmethod(function) if owner is storage else function
+            stack.enter_context(unittest.mock.patch.object(owner, name, method))
 
     def _add_model(self) -> None:
         """Add the parameters and buffers of modules and the state of optimizers."""

@@ -17,7 +17,7 @@ from ipygpumem.core.introspection import gc_paused, is_library_file
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import GIB, MIB, many, parse_size
 from ipygpumem.features.fit.axes import Size
-from ipygpumem.features.fit.dry.fake_device import FakeDevice
+from ipygpumem.features.fit.dry.fake_device import DataRequiredError, FakeDevice
 from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.features.holders.reference_graph import naming_functions
@@ -35,12 +35,21 @@ _UNLIMITED = 1 << 60
 _HOPPER = 9
 _HOPPER_MEMORY = 79 * GIB
 """Memory from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
-_NEEDS_DATA = {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedFakeTensorException"}
+_NEEDS_DATA = {
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "UnsupportedFakeTensorException",
+    "UnsupportedOperatorException",
+}
 _OPERATIONS = {
     "aten._local_scalar_dense.default": "the value of a tensor (as do item(), float() and conditions)",
     "aten.nonzero.default": "the positions of nonzero values (as do nonzero() and boolean indices)",
 }
-_DATA_ERROR = re.compile(r"FakeTensor|fake tensor|data pointer|tensor subclasses|doesn't have storage", re.IGNORECASE)
+_DATA_ERROR = re.compile(
+    r"FakeTensor|fake tensor|data pointer|tensor subclasses|doesn't have storage|resize storage|must be 'meta'"
+    r"|set the storage of a tensor on device|WeakValueDictionary",
+    re.IGNORECASE,
+)
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
 
 
@@ -200,6 +209,8 @@ def _reason(error: Exception) -> str | None:
         frame = place[-1]
         source = "" if frame.line is None else f" ({frame.line})"
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
+    if isinstance(error, DataRequiredError):
+        return f"{line}{text}: remove it from the step, or run without dry"
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
         needed = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
