@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import inspect
 import os
 import platform
 import shutil
@@ -131,14 +132,16 @@ def small_heap(request):
 @pytest.fixture(autouse=True)
 def long_time_limits():
     """Let slow machines finish what the package omits if it takes too long. Tests of these limits set their own."""
-    from ipygpumem.features.holders import collect
+    from ipygpumem.features.holders import collect, search
     from ipygpumem.features.oom import expandable_segments, observer
     from ipygpumem.measurement import worker_thread
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collect, "_CELL_LIMIT", 60.0)
-        patch.setattr(expandable_segments, "_TIME_LIMIT", 60.0)
-        patch.setattr(observer, "_SEARCH_LIMIT", 60.0)
+        for function in (collect.holders, collect.find_holders, search.search_holders):
+            patch.setitem(inspect.unwrap(function).__kwdefaults__, "limit", 300.0)
+        patch.setattr(collect, "_CELL_LIMIT", 300.0)
+        patch.setattr(expandable_segments, "_TIME_LIMIT", 300.0)
+        patch.setattr(observer, "_SEARCH_LIMIT", 300.0)
         patch.setattr(worker_thread, "_JOIN_TIMEOUT", 60.0)
         yield
 
