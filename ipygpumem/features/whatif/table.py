@@ -8,15 +8,21 @@ from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers
 from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
 
 _MAX_LINES, _MAX_NAMES = 5, 3
-_HEADER = ("reserved peak", "change", "fits from")
 
 
 def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
-    header = _HEADER if result.limit is None else (*_HEADER, f"within {_mib(result.limit)}")
+    header = [
+        "reserved peak",
+        "change",
+        "fits from",
+        *([] if result.limit is None else [f"within {_mib(result.limit)}"]),
+    ]
+    if result.failed:
+        header.remove("change")
     rows = [_row(result, result.recorded, "as recorded")]
     rows += [_row(result, item, item.settings or "default settings") for item in result.alternatives]
-    return Table(f"{result.name} GPU {result.device}", header, tuple(rows), tuple(_notes(result)))
+    return Table(f"{result.name} GPU {result.device}", tuple(header), tuple(rows), tuple(_notes(result)))
 
 
 def blockers_table(blockers: SegmentBlockers) -> Table:
@@ -51,7 +57,8 @@ def _row(result: SettingsComparison, alternative: Alternative, label: str) -> Ta
     low, high = alternative.peaks
     peak = _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
     change = "" if alternative is result.recorded else f"{high / recorded.reserved_peak - 1:+.0%}"
-    cells = [peak, "0%" if change in ("+0%", "-0%") else change, _mib(replay.smallest_capacity)]
+    changes = [] if result.failed else ["0%" if change in ("+0%", "-0%") else change]
+    cells = [peak, *changes, _mib(replay.smallest_capacity)]
     if result.limit is not None:
         cells.append("yes" if alternative.fits else "out of memory")
     return TableRow(label, tuple(cells), 1)

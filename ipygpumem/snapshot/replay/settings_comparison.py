@@ -86,6 +86,11 @@ class SettingsComparison:
     blockers: SegmentBlockers | None
 
     @property
+    def failed(self) -> bool:
+        """Whether a request failed in the recording, so that its reserved memory is not that of a complete run."""
+        return len(self.verification.recording.trace.events(Action.OOM)) > 0
+
+    @property
     def recommended(self) -> Alternative | None:
         """The best alternative if it prevents the recorded failure or saves at least 5% of the reserved memory."""
         best, recorded = self.alternatives[0] if self.alternatives else None, self.recorded
