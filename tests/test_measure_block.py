@@ -267,7 +267,8 @@ def test_forked_child(fake_gpu, tmp_path):
     assert path.exists()
 
 
-def test_size_of_reports(fake_gpu):
+def test_size_of_reports(fake_gpu, monkeypatch):
+    monkeypatch.setattr("ipygpumem.measurement.sampler._FIRST", 60.0)  # no block is long enough for samples
     fake_gpu.alloc(MIB)
     blocks = 0
     with measure():

@@ -51,6 +51,6 @@ def test_many_open_regions_take_linear_time():
         ]
         return lambda: Snapshot.load({"segments": [], "external_annotations": marks})
 
-    short_time, long_time = (seconds(nested(count, crossed=False)) for count in (3000, 30000))
+    short_time, long_time = (min(seconds(nested(count, crossed=False)) for _ in range(3)) for count in (3000, 30000))
     assert long_time < 40 * max(short_time, 0.01)
     assert len(nested(50, crossed=True)().annotations()) == 50

@@ -42,7 +42,7 @@ def test_malicious_files_are_refused_in_limited_time_and_memory(name):
     assert message.startswith(("the snapshot: ", "snapshot: "))
     assert "\n" not in message
     assert len(message) < 250
-    assert seconds < 2  # malicious files would take years
+    assert seconds < 20  # malicious files would take years
     assert peak < 32 << 20
 
 
