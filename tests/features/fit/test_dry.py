@@ -274,6 +274,19 @@ def test_checkpoints_are_not_overwritten(tmp_path, capfd):
     assert not capfd.readouterr().err
 
 
+def test_modules_with_unusual_methods():
+    """A class of the program overrides methods by which the names of modules could be found."""
+
+    def refuse(*_):
+        raise RuntimeError
+
+    overridden = dict.fromkeys(("children", "named_modules", "get_submodule", "__len__"), refuse)
+    layer = type("Odd", (nn.Linear,), overridden)(8, 8)
+    model = nn.Sequential(layer)
+    result = dry(lambda batch: model(torch.ones(batch, 8)).sum().backward())
+    assert "* (Odd)" in {group.label for group in result.breakdown(4, by="module")}
+
+
 def test_caches_that_the_step_fills():
     """Tensors without data must not remain in caches, such as those of masks."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 OUTSIDE = "(outside all modules)"
@@ -13,12 +13,12 @@ class ModuleNames:
 
     def __init__(self, modules: Iterable[Any]) -> None:
         modules = list(modules)
-        inner = {id(child) for module in modules for child in module.children()}
+        inner = {id(child) for module in modules for child in module._modules.values()}
         roots = [module for module in modules if id(module) not in inner]
         self._names: dict[int, str] = {}
         self._owners: dict[int, str] = {}
         for root in roots:
-            for name, module in root.named_modules():
+            for name, module in _named_modules(root, set()):
                 label = _label(root, name)
                 prefixed = len(roots) > 1 and name
                 self._names.setdefault(id(module), f"{type(root).__name__}.{label}" if prefixed else label)
@@ -40,6 +40,15 @@ class ModuleNames:
     def is_owned(self, tensor: Any) -> bool:
         """Return whether a tensor is a parameter or a buffer."""
         return id(tensor) in self._owners
+
+
+def _named_modules(module: Any, visited: set[int], name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the names and modules that ``named_modules`` yields, which a class of the program may override."""
+    visited.add(id(module))
+    yield name, module
+    for key, child in module._modules.items():
+        if child is not None and id(child) not in visited:
+            yield from _named_modules(child, visited, f"{name}.{key}".lstrip("."))
 
 
 def _label(root: Any, name: str) -> str:
