@@ -3,6 +3,7 @@
 With the environment variable FIT_JSON, the measured values are written to this file.
 """
 
+import collections
 import copy
 import gc
 import hashlib
@@ -252,6 +253,43 @@ def test_recommended_size_runs(torch):
         RESULTS["8 GiB"] = {"recommended": result.recommended, "reserved": torch.cuda.max_memory_reserved()}
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("kept", ["output", "graph", "two outputs"])
+def test_tensors_that_are_kept_until_the_next_run(torch, kept, expandable):
+    import ipygpumem
+
+    torch.cuda.empty_cache()
+    torch.cuda.memory._set_allocator_settings(f"expandable_segments:{expandable}")
+    outputs = collections.deque(maxlen=2 if kept == "two outputs" else 1)
+    try:
+        layers = [layer for _ in range(6) for layer in (torch.nn.Linear(1024, 1024), torch.nn.GELU())]
+        model = torch.nn.Sequential(*layers).cuda()
+
+        def step(batch):
+            output = model(torch.randn(batch * 128, 1024, device="cuda"))
+            if kept != "graph":
+                output.pow(2).mean().backward()
+            outputs.append(output)
+
+        result = ipygpumem.fit(step, range(1, 4097), most=0.01)
+        print(result)
+        assert not result.refusal, result.refusal
+        largest = max(probe.size[0] for probe in result.probes)
+        for size in (largest // 4, largest, 8 * largest):
+            outputs.clear()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            for _ in range(4):
+                step(size)
+            print(size, result.predict(size) / MIB, torch.cuda.max_memory_allocated() / MIB)
+            assert result.predict(size) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
+        assert result.reserved(size) == pytest.approx(torch.cuda.max_memory_reserved(), rel=0.03)
+    finally:
+        outputs.clear()
+        torch.cuda.empty_cache()
+        torch.cuda.memory._set_allocator_settings("expandable_segments:False")
 
 
 def test_two_variables(torch):

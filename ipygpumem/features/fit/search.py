@@ -186,12 +186,12 @@ class Search:
         state = InitialState.at(step.snapshot, step.device, after_release)
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
             grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
-            return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state)
+            return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state, self._steps)
         sizes = sorted({size for size, _ in self._steps})
-        result = ScaledRecording.from_recordings(self._steps, state=state)
+        result = ScaledRecording.from_recordings(self._steps, state=state, runs=self._steps)
         for smallest in sizes[1:-1] if result.reasons else ():
             larger = [item for item in self._steps if item[0] >= smallest]
-            candidate = ScaledRecording.from_recordings(larger, state=state)
+            candidate = ScaledRecording.from_recordings(larger, state=state, runs=self._steps)
             if not candidate.reasons:
                 return candidate
         return result
@@ -264,7 +264,7 @@ class Search:
                 scaled, reasons = yield from self._checked((middle,), "check", scaled)
         if reasons:
             raise FitError(" ".join(reasons))
-        self.scaled = scaled
+        self.scaled = scaled.repeated()
 
     def _checked(
         self, size: Size, role: Role, scaled: ScaledRecording

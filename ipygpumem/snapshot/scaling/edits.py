@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.replay.recording import ReleasedSegments
+from ipygpumem.snapshot.scaling.leftovers import Leftovers
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
 from ipygpumem.snapshot.scaling.step_requests import StepRequests
@@ -53,13 +54,6 @@ class StepEdit:
     def original_end(self, indices: Ints) -> Ints:
         """Return the times when allocations of the recorded step are freed."""
         return self.step.step_requests.end[indices] * _STRIDE
-
-    def grows(self, indices: Ints) -> NDArray[np.bool_]:
-        """Return a mask of the allocations whose sizes depend on the size of the step."""
-        size = tuple(points[0] for points in self.step.model.nodes)
-        larger = tuple(2 * value for value in size)
-        result: NDArray[np.bool_] = self.step.model.sizes(size)[indices] != self.step.model.sizes(larger)[indices]
-        return result
 
     def insert(
         self, boundary: int, sources: Ints, starts: Ints, ends: Ints, coefficients: Floats | None = None
@@ -107,13 +101,24 @@ class StepEdit:
             (self.start[:count] != before[:count]) | (self.end[:count] != before[count:]) | (new[:count] != old)
         )
         kept = np.append(changed, np.arange(count, len(new)))
+        blocks = np.flatnonzero(self._not_left())
+        previous = old[requests.leftovers.sources[blocks]]
         times = [before[:count][changed], before[count:][changed], self.start[kept], self.end[kept]]
-        amounts = [-old[changed], old[changed], new[kept], -new[kept]]
+        times += [np.full(len(blocks), -2 * _STRIDE), self.block_end[blocks]]
+        amounts = [-old[changed], old[changed], new[kept], -new[kept], -previous, previous]
         return np.concatenate(times), np.concatenate(amounts)
 
     def apply(self, *, keeps_state: bool = True) -> ScaledStep:
         """Return the changed step. ``keeps_state`` is described in `ScaledStep`."""
         return ScaledStep(self._model(), EditedRequests(self), keeps_state=keeps_state)
+
+    def _not_left(self) -> NDArray[np.bool_]:
+        """Return a mask of the blocks of the previous run that this run would not leave because of the changes."""
+        requests = self.step.step_requests
+        sources = requests.leftovers.sources
+        freed = self._removed[sources] | (self.end[sources] < self._events * _STRIDE)
+        result: NDArray[np.bool_] = requests.resized & freed
+        return result
 
     def _model(self) -> SizeModel:
         model = self.step.model
@@ -124,7 +129,7 @@ class StepEdit:
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""
         original, limit = self.step.step_requests, self._events * _STRIDE
-        existing = np.flatnonzero(self.block_factor)
+        existing = np.flatnonzero((self.block_factor > 0) & ~self._not_left())
         block_end, factor = self.block_end[existing], self.block_factor[existing]
         count, blocks = len(self.start), len(existing)
         kept = np.flatnonzero(~self._removed)
@@ -150,6 +155,8 @@ class StepEdit:
         for name in ("requested", "rounded"):
             changed[name] = np.where(factor == 1, changed[name], np.rint(changed[name] * factor))
         requests.state = replace(original.state, state=replace(original.state.state, blocks=changed))
+        requests.leftovers = Leftovers(original.leftovers.sources[existing], {})
+        requests.resized = original.resized[existing]
         pool_of = original.pool_of
         requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :][existing]])
         requests.count = count
@@ -164,7 +171,6 @@ class EditedRequests(StepRequests):
 
     def __init__(self, edit: StepEdit) -> None:
         self.__dict__.update(edit.step.step_requests.__dict__)
-        self.__dict__.pop("base", None)
         self.sources: Ints = np.zeros(0, np.int64)
         edit.build(self)
 
@@ -252,7 +258,7 @@ def checkpoint(edit: StepEdit, call: ModuleCall) -> bool:
     activations = needed[~is_output]
     freed = np.full(len(activations), edit.time(call.end))
     if call.autocast:  # the converted parameters remain in the cache of autocast until the forward pass ends
-        constant = ~edit.grows(activations)
+        constant = ~edit.step.model.grows[activations]
         freed[constant] = edit.time(min(call.backward, requests.backward))
     edit.end[activations] = freed
     until = int(edit.original_end(needed).max())

@@ -169,6 +169,17 @@ class MatchedRecordings:
         recorded = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(np.float64)
         return with_workspaces(model, rows, [size for size, _ in self.runs], recorded)
 
+    def counterparts(self, run: Run) -> Ints:
+        """For each allocation of a run, return the index of its counterpart in ``step``, or -1."""
+        known = (indices for (_, own), indices in zip(self.runs, self._counterparts, strict=True) if own is run[1])
+        indices = next(known, None)
+        if indices is None:
+            indices = _counterparts((self.size, self.step), run)
+        result = np.full(len(run[1].rows), -1, np.int64)
+        matching = np.flatnonzero(indices >= 0)
+        result[indices[matching]] = matching
+        return result
+
     def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[Peak]:
         """Return the predicted peaks, or bounds with ``factors``, at the largest size and at multiples of this size."""
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]

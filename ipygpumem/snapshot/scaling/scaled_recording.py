@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
+from ipygpumem.snapshot.scaling.leftovers import find_leftovers
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
 from ipygpumem.snapshot.scaling.results import (
     DOES_NOT_FIT,
@@ -225,6 +227,7 @@ class ScaledRecording(ScaledStep):
         recordings: Iterable[tuple[int | Sequence[int], SnapshotData | StepRecording]],
         axis: str | Sequence[str] = "automatic",
         state: InitialState | None = None,
+        runs: Iterable[tuple[Size, StepRecording]] = (),
     ) -> ScaledRecording:
         """Predict a step from recordings of the step at small sizes.
 
@@ -236,22 +239,37 @@ class ScaledRecording(ScaledStep):
                 ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
                 a sequence of these strings is also accepted.
             state: The state from which the step will start; by default the state after the last of ``recordings``.
+            runs: All runs of the step up to ``state``, in their order, if there were no other runs in between.
 
         Raises:
             OptionError: An argument is invalid, or sizes are missing.
             PredictionFailedError: The step cannot be predicted. This includes recordings that cannot be replayed.
         """
-        runs: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
-        if not runs or len({len(size) for size, _ in runs}) > 1:
+        recorded: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
+        if not recorded or len({len(size) for size, _ in recorded}) > 1:
             raise OptionError("recordings of a step at several sizes are required, with the same number of axes")
-        matched = MatchedRecordings(runs)
+        matched = MatchedRecordings(recorded)
         model = choose_model(matched, axis)
-        last = runs[-1][1]
+        last = recorded[-1][1]
         try:
-            requests = StepRequests(matched.step, state or InitialState.at(last.snapshot, last.device, last.last))
+            state = state or InitialState.at(last.snapshot, last.device, last.last)
+            left = find_leftovers([*runs], matched, state.state.blocks["row"]) if runs else None
+            requests = StepRequests(matched.step, state, left)
         except ReplayError as error:
             raise PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
+
+    def repeated(self) -> ScaledRecording:
+        """Return the step after previous runs at the same size.
+
+        What the previous runs have left, such as an output that is kept until it is replaced, then has the size that it
+        has at this size, instead of its recorded size. This requires ``runs`` of `from_recordings`.
+        """
+        result = copy.copy(self)
+        result.step_requests = copy.copy(self.step_requests)
+        sources = self.step_requests.leftovers.sources
+        result.step_requests.resized = (sources >= 0) & self.model.grows[sources]
+        return result
 
     def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Deviation:
         """Compare the prediction for a size with a recording of the step at this size."""

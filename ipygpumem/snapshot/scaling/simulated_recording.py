@@ -66,6 +66,7 @@ class SimulatedRecording:
         self._following = _FIRST_ADDRESS
         self._trace: list[dict[str, Any]] = []
         self._live: dict[SimulatedAllocation, tuple[int, int, int]] = {}
+        self._ids: dict[int, int] = {}
         self._in_use = self.allocated = 0
         for allocation in before:
             self._allocate(allocation)
@@ -84,7 +85,9 @@ class SimulatedRecording:
         }
         if numbers:
             content["ipygpumem"] = {"numbers": dict(numbers)}
-        self.step = StepRecording(Snapshot.load(content), 0, first=first, last=last)
+        snapshot = Snapshot.load(content)
+        ids = [self._ids[event] for event in snapshot.timeline(0).allocations.start.tolist()]
+        self.step = StepRecording(snapshot, 0, first, last, np.asarray(ids, np.int64))
 
     def _choose_address(self, size: int) -> int:
         self._following += size
@@ -98,6 +101,7 @@ class SimulatedRecording:
         self._live[allocation] = pool, address, size
         self._in_use += size
         self.allocated = max(self.allocated, self._in_use)
+        self._ids[len(self._trace)] = id(allocation)
         self._add("alloc", address, allocation.size, allocation)
 
     def _free(self, allocation: SimulatedAllocation) -> None:

@@ -60,6 +60,13 @@ class SizeModel:
         sizes: Floats = np.rint(self.evaluate(self.coefficients, size) * factors)
         return np.clip(sizes, 0, _LARGEST).astype(np.int64)
 
+    @property
+    def grows(self) -> NDArray[np.bool_]:
+        """Mask of the allocations whose sizes depend on the size of the step."""
+        size = tuple(points[0] for points in self.nodes)
+        result: NDArray[np.bool_] = self.sizes(size) != self.sizes(tuple(2 * value for value in size))
+        return result
+
     def evaluate(self, coefficients: NDArray[Any], size: Size) -> Any:
         """Return the values of polynomials, given by an array whose last axes are those of ``coefficients``."""
         result = coefficients

@@ -29,6 +29,8 @@ class StepRecording:
         device: Device index; by default the device with the highest peak.
         first: Last event before the step; by default, the step starts with the first event.
         last: Last event of the step; by default the last event.
+        ids: For each allocation of the timeline, a number that an allocation has in successive recordings as long as it
+            exists; by default its address.
 
     Attributes:
         rows: Rows of the allocations of the step in ``timeline.allocations``, ordered by event.
@@ -38,7 +40,12 @@ class StepRecording:
     """
 
     def __init__(
-        self, snapshot: SnapshotData, device: int | None = None, first: int = BEFORE, last: int | None = None
+        self,
+        snapshot: SnapshotData,
+        device: int | None = None,
+        first: int = BEFORE,
+        last: int | None = None,
+        ids: Ints | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.timeline = snapshot.timeline(device)
@@ -46,6 +53,7 @@ class StepRecording:
         self.first = check_event(first, self.timeline)
         self.last = check_event(len(self.timeline.trace) - 1 if last is None else last, self.timeline)
         allocations = self.timeline.allocations
+        self.ids: Ints = allocations.address if ids is None else ids
         rows = np.flatnonzero((allocations.start > self.first) & (allocations.start <= self.last))
         self.rows: Ints = rows[np.argsort(allocations.start[rows])]
         self.sizes: Ints = allocations.size[self.rows]

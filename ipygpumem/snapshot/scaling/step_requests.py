@@ -17,6 +17,7 @@ from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
 from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
+from ipygpumem.snapshot.scaling.leftovers import Leftovers
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -59,6 +60,7 @@ class StepRequests:
     Args:
         step: The recorded step.
         state: The state from which the step starts.
+        leftovers: Blocks of the state that previous runs have left, if they are known.
 
     Attributes:
         operations: Requests in order, as in `Recording`.
@@ -68,12 +70,16 @@ class StepRequests:
         count: Number of allocations of the step.
         events: Event in the recording for each of ``operations``.
         pool_of: For each allocation and block, the index of the pool for large requests.
+        resized: Mask of the blocks of the state that have the size of the allocation that has made them.
         special: Releases of the cache, as in `Recording`.
     """
 
-    def __init__(self, step: StepRecording, state: InitialState) -> None:
+    def __init__(self, step: StepRecording, state: InitialState, leftovers: Leftovers | None = None) -> None:
         self.step = step
         self.state = state
+        blocks = len(state.state.blocks)
+        self.leftovers = leftovers or Leftovers(np.full(blocks, -1, np.int64), {})
+        self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)
         self.count = len(step.rows)
         self._recording = verified(step.snapshot, step.device).recording
         self._pools, self.pool_of, self._segment_pools = self._assign_pools()
@@ -92,10 +98,10 @@ class StepRequests:
         self.end: Ints = ends[: self.count]
         self.block_ends: Ints = ends[self.count :]
 
-    @cached_property
+    @property
     def base(self) -> Ints:
-        """Requested bytes of the state's blocks before the first event and after each event."""
-        requested = self.state.state.blocks["requested"]
+        """Requested bytes of the state's blocks of fixed size before the first event and after each event."""
+        requested = np.where(self.resized, 0, self.state.state.blocks["requested"])
         change = np.zeros(len(self.operations) + 2, np.int64)
         change[0] = int(requested.sum())
         np.subtract.at(change, self.block_ends + 1, requested)
@@ -110,16 +116,24 @@ class StepRequests:
     def levels(self, sizes: NDArray[Any]) -> NDArray[Any]:
         """Return the requested bytes of the step's allocations before the first event and after each event.
 
-        ``sizes`` contains one value or an array of coefficients for each allocation.
+        ``resized`` blocks are included. ``sizes`` contains one value or an array of coefficients for each allocation.
         """
         change = np.zeros((len(self.operations) + 2, *sizes.shape[1:]), sizes.dtype)
         np.add.at(change, self.start + 1, sizes)
         np.subtract.at(change, self.end + 1, sizes)
+        resized = sizes[self.leftovers.sources[self.resized]]
+        change[0] += resized.sum(axis=0)
+        np.subtract.at(change, self.block_ends[self.resized] + 1, resized)
         return np.cumsum(change, axis=0)[:-1]
 
     def live(self, event: int) -> tuple[Ints, Ints]:
-        """Return the allocations of the step, and the indices of the state's blocks, that exist after an event."""
-        return np.flatnonzero((self.start <= event) & (self.end > event)), np.flatnonzero(self.block_ends > event)
+        """Return the allocations of the step, and the indices of the state's blocks, that exist after an event.
+
+        Blocks in ``resized`` are returned as the allocations that have made them.
+        """
+        own, older = (self.start <= event) & (self.end > event), self.block_ends > event
+        resized = self.leftovers.sources[older & self.resized]
+        return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
 
     def position(self, event: int) -> tuple[str, str]:
         """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
@@ -135,9 +149,14 @@ class StepRequests:
         return number
 
     def with_sizes(self, sizes: Ints) -> Recording:
-        """Return the requests, with the given requested sizes of the step's allocations, as a recording."""
-        blocks = self.state.state.blocks.copy()
+        """Return the requests, with the given requested sizes of the step's allocations, as a recording.
+
+        Blocks in ``resized`` are allocated first.
+        """
+        state, resized = self.state.state, self.resized
+        blocks = state.blocks.copy()
         blocks["row"] = self.count + np.arange(len(blocks))
+        blocks["requested"][resized] = sizes[self.leftovers.sources[resized]]
         unknown = np.full(self.count + len(blocks), -1, np.int64)
         ends = np.append(self.end, self.block_ends)
         scaled = copy.copy(self._recording)
@@ -153,10 +172,14 @@ class StepRequests:
         )
         trace = self.step.timeline.trace
         scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[self.events] for name in _COLUMNS})
-        scaled.operations, scaled.events = self.operations, np.arange(len(self.operations), dtype=np.int32)
+        first = blocks["row"][resized].astype(self.operations.dtype)
+        scaled.operations = np.append(first, self.operations)
+        scaled.events = np.append(np.zeros(len(first), np.int32), np.arange(len(self.operations), dtype=np.int32))
+        segment = find_range(state.segments, blocks["address"])
+        used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[resized], segment[~resized]))
         scaled.special, scaled.pools = self.special, self._pools
-        scaled.pool_of, scaled.segment_pools = self.pool_of, self._segment_pools
-        scaled.initial = replace(self.state.state, blocks=blocks)
+        scaled.pool_of, scaled.segment_pools = self.pool_of, self._segment_pools[used]
+        scaled.initial = replace(state, blocks=blocks[~resized], segments=state.segments[used])
         scaled.settings, scaled.total = self.state.recording.settings, self.state.recording.total
         return scaled
 
@@ -192,24 +215,24 @@ class StepRequests:
         """Return a dict from the rows of allocations older than the step to the matching blocks of the state.
 
         An allocation that the step frees, such as a gradient or an output of the previous step, may have another
-        address or size in the state. It corresponds to a block of the same size or, in the same snapshot, of the same
-        call stack.
+        address or size in the state. Unless its block is known, it corresponds to a block of the same size or, in the
+        same snapshot, of the same call stack.
         """
         allocations, blocks, step = self._recording.allocations, self.state.state.blocks, self.step
         rows = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first)).tolist()
-        freed = set(np.flatnonzero(allocations.end <= step.last).tolist())
+        freed = [row for row in rows if allocations.end[row] <= step.last]
         frames = np.append(self.state.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
         frames &= step.snapshot is self.state.snapshot
         places = list(zip(allocations.address.tolist(), allocations.size.tolist(), strict=True))
-        pairs = _pair(rows, places, range(len(blocks)), blocks[["address", "requested"]].tolist())
-        for own, other in (
-            (allocations.size, blocks["requested"]),
-            (allocations.stack, np.where(frames, blocks["stack"], -2)),
+        pairs = dict(self.leftovers.older)
+        for candidates, own, other in (
+            (rows, places, blocks[["address", "requested"]].tolist()),
+            (freed, allocations.size.tolist(), blocks["requested"].tolist()),
+            (freed, allocations.stack.tolist(), np.where(frames, blocks["stack"], -2).tolist()),
         ):
             used = set(pairs.values())
             numbers = [number for number in range(len(blocks)) if number not in used]
-            remaining = [row for row in rows if row in freed and row not in pairs]
-            pairs |= _pair(remaining, own.tolist(), numbers, other.tolist())
+            pairs |= _pair([row for row in candidates if row not in pairs], own, numbers, other)
         return pairs
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:

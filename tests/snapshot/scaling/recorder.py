@@ -8,6 +8,7 @@ from snapshot.entries import block, event, frame, free_events, segment
 from snapshot.replay import allocator_model
 
 MIB = 1 << 20
+PAGE = 2 * MIB
 TORCH = "/usr/lib/python3.12/site-packages/torch/"
 BACKWARD = ()
 OPTIMIZER = (frame(TORCH + "optim/adamw.py", 9, "step"), frame("/home/user/train.py", 99, "step"))
@@ -17,12 +18,29 @@ def line(number):
     return (frame(TORCH + "nn/modules/linear.py", 1, "forward"), frame("/home/user/train.py", number, "forward"))
 
 
+def ranges(segment):
+    """Return the first and the last address of each mapped part of a segment."""
+    result = []
+    for part in segment.blocks:
+        if part.mapped and result and result[-1][1] == part.address:
+            result[-1] = (result[-1][0], part.address + part.size)
+        elif part.mapped:
+            result.append((part.address, part.address + part.size))
+    return result
+
+
 class Recorder:
     """Runs steps one after another. A step is a function that is called with the recorder and the size."""
 
-    def __init__(self):
+    def __init__(self, *, expandable=False):
         self.following = 1 << 40
-        options = {"expandable": False, "max_split": None, "large_segment": 20 * MIB, "limit": None, "total": 1 << 40}
+        options = {
+            "expandable": expandable,
+            "max_split": None,
+            "large_segment": 20 * MIB,
+            "limit": None,
+            "total": 1 << 40,
+        }
         self.model = allocator_model.Reference(self.address, **options)
         self.trace, self.live = [], {}
         self.windows, self.peaks = [], []
@@ -33,11 +51,14 @@ class Recorder:
 
     def alloc(self, size, frames=BACKWARD, stream=0, **fields):
         rounded = max(-(-size // 512), 1) * 512
-        before = len(self.model.segments)
+        before, mapped = len(self.model.segments), self.mapped()
         address, actual = self.model.allocate(rounded, stream)
         for new in self.model.segments[before:]:
-            length = sum(part.size for part in new.blocks)
-            self.log("segment_alloc", new.address, length, frames, stream=stream, **fields)
+            if not new.expandable:
+                length = sum(part.size for part in new.blocks)
+                self.log("segment_alloc", new.address, length, frames, stream=stream, **fields)
+        if new := self.mapped() - mapped:
+            self.log("segment_map", min(new), len(new) * PAGE, frames, stream=stream, **fields)
         self.live[address] = (size, actual)
         self.log("alloc", address, size, frames, stream=stream, **fields)
         return address
@@ -48,11 +69,19 @@ class Recorder:
         self.trace += free_events(address, size, len(self.trace))
         self.measure()
 
+    def mapped(self):
+        """Return the addresses of the pages that are mapped in expandable segments."""
+        segments = [segment for segment in self.model.segments if segment.expandable]
+        return {page for item in segments for first, end in ranges(item) for page in range(first, end, PAGE)}
+
     def empty_cache(self):
         before = {item.address: sum(part.size for part in item.blocks) for item in self.model.segments}
+        mapped, frames = self.mapped(), (frame("memory.py", 1, "empty_cache"),)
         self.model.release()
         for address in before.keys() - {item.address for item in self.model.segments}:
-            self.log("segment_free", address, before[address], (frame("memory.py", 1, "empty_cache"),))
+            self.log("segment_free", address, before[address], frames)
+        for page in sorted(mapped - self.mapped()):
+            self.log("segment_unmap", page, PAGE, frames)
 
     def log(self, action, address, size, frames=(), **fields):
         self.trace.append(event(action, address, size, len(self.trace), frames, **fields))
@@ -80,14 +109,16 @@ class Recorder:
     def steps(self):
         """Return the size and the recording of each step."""
         segments = []
-        for item in self.model.segments:
+        parts = [(item, *mapped) for item in self.model.segments for mapped in ranges(item)]
+        for item, first, end in parts:
             blocks = [
                 block(part.address, part.size, self.live[part.address][0] if part.used else 0)
                 | {"state": "active_allocated" if part.used else "inactive"}
                 for part in item.blocks
+                if first <= part.address < end
             ]
-            small = "small" if item.small else "large"
-            length = sum(part.size for part in item.blocks)
-            segments.append(segment(item.address, length, blocks, stream=item.stream, segment_type=small))
-        snapshot = Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": {}})
+            options = {"segment_type": "small" if item.small else "large", "is_expandable": item.expandable}
+            segments.append(segment(first, end - first, blocks, stream=item.stream, **options))
+        settings = {"expandable_segments": self.model.expandable}
+        snapshot = Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": settings})
         return [(size, StepRecording(snapshot, 0, first, last)) for size, first, last in self.windows]

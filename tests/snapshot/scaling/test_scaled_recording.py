@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState
@@ -110,6 +112,44 @@ def test_largest_size_and_outcomes():
     assert scaled.largest("1 GiB", last=7) == 7
     assert scaled.predict(50).allocated > scaled.predict(50, settings="expandable_segments:True").allocated
     assert run(scaled.events(largest), scaled.events(largest).settings).allocator.peak <= 1 << 30
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("generations", [1, 2])
+def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
+    def make():
+        kept = []
+
+        def step(recorder, size):
+            activations = [recorder.alloc(size * MIB, line(layer)) for layer in (1, 2)]
+            kept.append(recorder.alloc(2 * size * MIB, line(3)))
+            if len(kept) > generations:
+                recorder.free(kept.pop(0))
+            for address in activations:
+                recorder.free(address)
+
+        return step
+
+    recorder = Recorder(expandable=expandable).run(weights, 1).run(make(), 2, 4, 2, 8, 40)
+    recorder.empty_cache()
+    steps = recorder.steps()[1:]
+    state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
+    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), step) for size, step in steps])
+    assert scaled.predict(8).allocated == (100 + sum((2 * 40, 2 * 8)[:generations]) + 4 * 8) * MIB
+    repeated = scaled.repeated()
+    for size in (4, 60):
+        actual = Recorder(expandable=expandable).run(weights, 1).run(make(), size, size, size, size)
+        prediction = repeated.predict(size)
+        assert (prediction.requested, prediction.allocated, prediction.reserved) == actual.peaks[-1]
+        assert prediction.left == 0
+        assert sum(group.bytes for group in repeated.breakdown(size)) == prediction.requested
+    assert scaled.events(1).settings.expandable == expandable
+    edit = StepEdit(repeated)
+    edit.remove(np.unique(repeated.step_requests.leftovers.sources[repeated.step_requests.resized]))
+    assert edit.apply().predict(60).requested == (100 + 2 * 60) * MIB  # nor has a previous run kept anything
+    times, amounts = edit.changes((60,))
+    assert amounts[times < edit.time(0)].sum() == -generations * 2 * 60 * MIB
+    assert repeated.pieces(1, 100)[-1].bytes_per_unit == (2 + 2 * generations + 2) * MIB
 
 
 def attention(recorder, size):

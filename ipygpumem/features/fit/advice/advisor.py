@@ -180,7 +180,7 @@ class Advisor:
         sizes = step.model.sizes((size,))
         levels = requests.base + requests.levels(sizes)
         last = np.flatnonzero((requests.start >= begin) & (requests.start < end))
-        growing = last[edit.grows(last)]
+        growing = last[step.model.grows[last]]
         large = growing[4 * sizes[growing] >= sizes[growing].max(initial=0)]
         at_peak = np.isin(large, requests.live(int(np.argmax(levels)) - 1)[0])
         if sizes[large[at_peak]].sum() < _MIN_LOSS * levels.max():
@@ -188,7 +188,7 @@ class Advisor:
         edit.scale(large, 1 / _CHUNKS)
         gradients = last[(requests.start[last] >= requests.backward) & (requests.end[last] >= end)]
         edit.start[gradients] = edit.time(requests.backward) + np.arange(len(gradients))  # the parts are added up
-        for gradient in gradients[~edit.grows(gradients)].tolist():
+        for gradient in gradients[~step.model.grows[gradients]].tolist():
             edit.insert(int(requests.start[gradient]) + 1, np.asarray([gradient]), *_SHORT)
         yield Candidate(
             f"loss in {_CHUNKS} chunks", "loss", edit.apply(), None, _LOSS_CODE, "recomputes the last layer"

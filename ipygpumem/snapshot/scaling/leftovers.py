@@ -1,0 +1,64 @@
+"""Allocations that a run of a step leaves for later runs, such as an output that is kept until it is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
+
+
+class Leftovers(NamedTuple):
+    """Blocks that earlier runs of a step have left.
+
+    Attributes:
+        sources: For each block that a later run will free, the index of the allocation of the step that has made it; -1
+            for the other blocks.
+        older: Dict from rows of allocations that are older than the step to the corresponding blocks, which were made
+            by the same allocation of the step the same number of runs ago.
+    """
+
+    sources: Ints
+    older: dict[int, int]
+
+
+class _Origin(NamedTuple):
+    """The number of a run, and the index of its allocation in the run from which the step is predicted."""
+
+    run: int
+    source: int
+
+
+def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> Leftovers:
+    """Return which blocks earlier runs have left.
+
+    Args:
+        runs: All runs, in the order in which they were recorded.
+        matched: The runs from which the step is predicted.
+        rows: Row of each block after the last run, in the timeline of this run.
+    """
+    left: dict[int, _Origin] = {}  # the allocations that exist before a run, by ID
+    freed: set[int] = set()
+    older: dict[_Origin, int] = {}
+    for number, (size, run) in enumerate(runs):
+        allocations, counterparts = run.timeline.allocations, matched.counterparts((size, run))
+        ids, ended = run.ids.tolist(), allocations.end <= run.last
+        existing = {ids[row]: row for row in allocations.live(run.first).tolist()}
+        left = {key: origin for key, origin in left.items() if key in existing and origin.source >= 0}
+        if run is matched.step:
+            older = {_Origin(origin.run - number, origin.source): existing[key] for key, origin in left.items()}
+        freed |= {origin.source for key, origin in left.items() if ended[existing[key]]}
+        left = {key: origin for key, origin in left.items() if not ended[existing[key]]}
+        new = zip(run.rows.tolist(), counterparts.tolist(), strict=True)
+        left |= {ids[row]: _Origin(number, index) for row, index in new if not ended[row]}
+    sources, blocks = np.full(len(rows), -1, np.int64), {}
+    for block, key in enumerate(runs[-1][1].ids[rows].tolist()):
+        origin = left.get(key)
+        if origin is not None and origin.source >= 0:
+            blocks[_Origin(origin.run - len(runs), origin.source)] = block
+            if origin.source in freed:
+                sources[block] = origin.source
+    return Leftovers(sources, {row: blocks[origin] for origin, row in older.items() if origin in blocks})
