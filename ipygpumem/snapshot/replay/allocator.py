@@ -107,7 +107,7 @@ class Allocator(ExpandableSegments):
                     address = key & ADDRESS_MASK
                     if self._in_range(address):
                         mapped.append((number, key))
-                    elif self.segments.get(address) == key >> ADDRESS_BITS:
+                    elif self._is_segment(key):
                         self._release(number, key, request)
             for number, key in mapped:
                 self._unmap(number, key, request)
@@ -117,8 +117,7 @@ class Allocator(ExpandableSegments):
         wanted = set(addresses)
         for number, free in enumerate(self._free):
             for key in list(free):
-                address = key & ADDRESS_MASK
-                if address in wanted and self.segments.get(address) == key >> ADDRESS_BITS:
+                if key & ADDRESS_MASK in wanted and self._is_segment(key):
                     self._release(number, key, request)
 
     def fits(self, pool: int, rounded: int) -> bool:
@@ -196,6 +195,10 @@ class Allocator(ExpandableSegments):
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
 
+    def _is_segment(self, key: int) -> bool:
+        """Return whether a free block is an entire segment that was allocated with cudaMalloc."""
+        return self.segments.get(key & ADDRESS_MASK) == key >> ADDRESS_BITS
+
     def _release(self, pool: int, key: int, request: int) -> None:
         """Free a segment that consists of one free block."""
         self._remove(pool, key)
@@ -211,14 +214,14 @@ class Allocator(ExpandableSegments):
             return False
         free, needed = self._free[pool], max(rounded, self._max_split)
         place = bisect_left(free, needed << ADDRESS_BITS)
-        if place < len(free) and not self._in_range(free[place] & ADDRESS_MASK):
+        if place < len(free) and self._is_segment(free[place]):
             self._release(pool, free[place], request)
             return True
         released = 0
         for key in reversed(free[:place]):
             if released >= needed or key >> ADDRESS_BITS < self._max_split:
                 break
-            if not self._in_range(key & ADDRESS_MASK):
+            if self._is_segment(key):
                 released += key >> ADDRESS_BITS
                 self._release(pool, key, request)
         return released >= needed
@@ -233,7 +236,7 @@ class Allocator(ExpandableSegments):
                 blocks += [
                     (count - self._freed_at[key & ADDRESS_MASK], number, key)
                     for key in self._free[number]
-                    if self.segments.get(key & ADDRESS_MASK) == key >> ADDRESS_BITS
+                    if self._is_segment(key)
                 ]
         freed = True
         while target > 0 and freed and blocks:

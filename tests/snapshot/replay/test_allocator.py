@@ -116,6 +116,16 @@ def test_max_split_size_frees_only_oversize_blocks_first():
     assert (freed, allocator.retries) == ([90 * MIB, 70 * MIB], 0)
 
 
+@pytest.mark.parametrize("size", [70 * MIB, 120 * MIB])
+def test_max_split_size_frees_only_entire_segments(size):
+    """A large segment from before the recording may have been split."""
+    allocator = make("max_split_size_mb:64", limit=260 * MIB)
+    allocator.add_segment(1 << 39, 200 * MIB)
+    allocator.free(pool(size), 1 << 39, 100 * MIB)
+    with pytest.raises(ReplayedOutOfMemoryError):
+        allocate(allocator, size)
+
+
 def test_garbage_collection_frees_the_oldest_blocks():
     allocator = make("garbage_collection_threshold:0.6", limit=100 * MIB, by_fraction=True)
     old, late, reused = allocate(allocator, 24 * MIB, 26 * MIB, 28 * MIB)
