@@ -27,8 +27,8 @@ from typing import Any
 
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.jupyter.cell_report import CellOptions, fail_cell, one_line_traceback
+from ipygpumem.jupyter.display import replace_method
 from ipygpumem.jupyter.live_display import LiveDisplay
-from ipygpumem.jupyter.method_patch import replace_method
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.plan import Plan
 

@@ -17,11 +17,11 @@ from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.baseline import HolderBaselines
-from ipygpumem.features.oom.recording import OomRecording
+from ipygpumem.features.oom.observer import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
 from ipygpumem.jupyter.cell_report import CellOptions, OomPanel, ReportPresenter, fail_cell, guarded, one_line_traceback
-from ipygpumem.jupyter.clear_output import ClearOutputTracker
+from ipygpumem.jupyter.display import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions, notebook_sources

@@ -20,8 +20,7 @@ from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.oom.observer import failed_allocations
-from ipygpumem.features.oom.recording import OomRecording
+from ipygpumem.features.oom.observer import OomRecording, failed_allocations
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ipygpumem.core.reading import Reading
-from ipygpumem.features.live.poller import Poller
+from ipygpumem.features.live.monitor import Poller
 from ipygpumem.features.live.table import live_bundle
-from ipygpumem.jupyter.clear_output import ClearOutputTracker, captured
-from ipygpumem.jupyter.method_patch import replace_method
+from ipygpumem.jupyter.display import ClearOutputTracker, captured, replace_method
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import supports_updates

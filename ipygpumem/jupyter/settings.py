@@ -14,7 +14,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
-from ipygpumem.features.oom.recording import oom_path
+from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.measurement.runtime import current
 
 

@@ -2,6 +2,8 @@
 
 PyTorch supports one recording per process, whose options cannot be queried. If the program has already started a
 recording, this package uses it and does not stop it. If the program starts one later, this package's recording ends.
+
+PyTorch assigns the stack of the allocation to an event that frees memory, unless it records the stacks of frees.
 """
 
 from __future__ import annotations
@@ -10,14 +12,13 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError, check_choice
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import gc_paused
-from ipygpumem.measurement.stack_removal import remove_allocation_stacks
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import WrappedFunctions
 
@@ -256,3 +257,34 @@ class AllocationHistory:
             index: allocator.allocator_statistics(allocator.stats(index)).allocations
             for index in range(self.torch.cuda.device_count())
         }
+
+
+_FREES = {"free_requested", "free_completed", "segment_free", "segment_unmap"}
+
+
+def remove_stacks(events: Iterable[dict[str, Any]]) -> None:
+    """Remove the stacks of all events that free memory."""
+    for event in events:
+        if event["action"] in _FREES:
+            event.pop("frames", None)
+
+
+def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
+    """Remove the stack of each event that frees memory if the event of the allocation has the same list of frames."""
+    stacks: dict[tuple[bool, int], Any] = {}
+    for event in events:
+        if "addr" in event and "frames" in event:
+            block = event["action"].startswith("segment"), event["addr"]
+            if event["action"] not in _FREES:
+                stacks[block] = event["frames"]
+            elif stacks.get(block) is event["frames"]:
+                del event["frames"]
+
+
+def remove_stacks_between(events: Sequence[dict[str, Any]], spans: Iterable[tuple[int, int]]) -> None:
+    """Remove the stacks of events that free memory in spans, given as counts of allocations and free requests."""
+    counted = [index for index, event in enumerate(events) if event["action"] in {"alloc", "free_requested"}]
+    counted.append(len(events))
+    for begin, end in spans:
+        for number in range(max(begin, 0), min(end, len(counted) - 1)):
+            remove_stacks(events[counted[number] : counted[number + 1]])

@@ -21,11 +21,15 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
-from ipygpumem.measurement.allocation_history import AllocationHistory, RecordingOptions
+from ipygpumem.measurement.allocation_history import (
+    AllocationHistory,
+    RecordingOptions,
+    remove_stacks,
+    remove_stacks_between,
+)
 from ipygpumem.measurement.observers import MeasuredBackwardPasses
 from ipygpumem.measurement.runtime import EventPosition, Runtime, event_position
 from ipygpumem.measurement.sampler import SampleWindow, add_reserved_usage, sampled_curves
-from ipygpumem.measurement.stack_removal import remove_stacks, remove_stacks_between
 from ipygpumem.sources.allocator import memory_limit
 
 _SCHEMA = 1

@@ -31,8 +31,8 @@ def run():
     import torch
 
     from ipygpumem.core.introspection import gc_paused
+    from ipygpumem.features.profile.display import timeline_page
     from ipygpumem.features.profile.event_tree import read_flow
-    from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import build_timelines
 
     capture = _profiled(torch)

@@ -14,7 +14,7 @@ from browser.snapshot_page import both_schemes
 from fakes.timelines import random_timeline
 from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.page import timeline_page
+from ipygpumem.features.profile.display import timeline_page
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}

@@ -211,7 +211,7 @@ def test_live_display_in_kernel(run_python):
 
 
 def test_polled_values_equal_a_reading(torch):
-    from ipygpumem.features.live.poller import Poller
+    from ipygpumem.features.live.monitor import Poller
     from ipygpumem.measurement.runtime import current
 
     tensors = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")

@@ -17,8 +17,7 @@ from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
 from ipygpumem.features.outside.allocation_totals import AllocationOwner
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
-from ipygpumem.features.outside.libraries import ALLOCATOR
-from ipygpumem.features.outside.model import DEVICE_MEMORY
+from ipygpumem.features.outside.model import ALLOCATOR, DEVICE_MEMORY
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch

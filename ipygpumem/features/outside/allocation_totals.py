@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
-from ipygpumem.features.outside.model import BEFORE_RECORDING, Memory
+from ipygpumem.features.outside.model import ALLOCATOR, BEFORE_RECORDING, Memory, file_name, library_name
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.sources import allocator, pytorch

@@ -14,8 +14,7 @@ from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import difference, duration, signed
 from ipygpumem.features.outside.allocation_totals import AllocationOwner, AllocationTotals, RecordingInterval
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
-from ipygpumem.features.outside.libraries import ALLOCATOR
-from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
+from ipygpumem.features.outside.model import ALLOCATOR, LibraryMemory, OutsideMemory, PoolMemory, balance
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.sources import allocator, pytorch

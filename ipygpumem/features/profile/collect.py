@@ -120,7 +120,7 @@ class ProfileCollector(Collector):
             if self._session.aside is not None:
                 problem = "nothing was allocated or freed before the code started its own profiler"
             raise OptionError(f"the timeline was not written: {problem}")
-        from ipygpumem.features.profile.page import timeline_page
+        from ipygpumem.features.profile.display import timeline_page
 
         notes = [unknown_reason] if unknown_reason else []
         if self._session.aside is not None:

@@ -7,8 +7,8 @@ import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
-from ipygpumem.features.live import poller as poller_module
-from ipygpumem.features.live.poller import Poller
+from ipygpumem.features.live import monitor
+from ipygpumem.features.live.monitor import Poller
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.nvml import DeviceMemory
 
@@ -23,7 +23,7 @@ def gpu(fake_gpu):
 
 @pytest.fixture
 def poller(gpu, monkeypatch):
-    monkeypatch.setattr(poller_module, "_MIN_INTERVAL", 0.0)
+    monkeypatch.setattr(monitor, "_MIN_INTERVAL", 0.0)
     return Poller(current().monitor)
 
 
@@ -88,7 +88,7 @@ def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
     """The device's counter is read first, and PyTorch may reserve memory in between."""
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
-    monkeypatch.setattr(poller_module, "device_memory", lambda nvml, handle: memory)
+    monkeypatch.setattr(monitor, "device_memory", lambda nvml, handle: memory)
     (polled,) = poller.read().devices.values()
     assert (polled.in_use, polled.outside) == (polled.reserved, 0)
 

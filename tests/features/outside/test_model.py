@@ -7,8 +7,7 @@ import pytest
 from fakes.cupti import CTYPES, CUBLAS, CUPY, NCCL, SITE, TORCH
 from fakes.reports import report
 from ipygpumem.core.reading import make_accuracy
-from ipygpumem.features.outside.libraries import ALLOCATOR, library_name
-from ipygpumem.features.outside.model import LibraryMemory, balance
+from ipygpumem.features.outside.model import ALLOCATOR, LibraryMemory, balance, library_name
 
 MIB = 1 << 20
 EXACT = make_accuracy("exact", "CUPTI's records")

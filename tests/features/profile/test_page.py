@@ -9,7 +9,7 @@ from pathlib import Path
 from fakes.timelines import random_timeline
 from ipygpumem import viewer
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.page import encode_timelines, timeline_page
+from ipygpumem.features.profile.display import encode_timelines, timeline_page
 from ipygpumem.viewer.write import script
 from snapshot.decoding import decode
 

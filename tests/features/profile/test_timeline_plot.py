@@ -11,8 +11,8 @@ from PIL import Image
 from fakes.timelines import random_timeline
 from ipygpumem.features.profile import timeline_plot as module
 from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.display import profile_plot
 from ipygpumem.features.profile.timeline import CategoryTimeline
-from ipygpumem.features.profile.timeline_plot import profile_plot
 from ipygpumem.viewer.plot_image import LEFT, MAX_BYTES, WIDTH, PlotLayout, style
 from ipygpumem.viewer.write import script
 

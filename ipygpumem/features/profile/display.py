@@ -1,8 +1,9 @@
-"""Static plot of a profile that shows the memory usage of each device by category over time."""
+"""Static plot and standalone HTML page of a profile with the memory usage of each device by category over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
+from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.plot_image import (
     INK,
     LEFT,
@@ -23,6 +25,7 @@ from ipygpumem.viewer.plot_image import (
     render,
     time_ticks,
 )
+from ipygpumem.viewer.write import PageData, document
 
 _MAX_DEVICES = 4
 _HEADROOM, _TICK_LIMIT = 1.14, 0.92
@@ -97,3 +100,35 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
     last[-1] = len(timeline)
     spans = zip(first.tolist(), last.tolist(), strict=True)
     return np.array([start + int(timeline.total[start : end + 1].argmax()) for start, end in spans])
+
+
+def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
+    """Encode timelines in the format of `ipygpumem.snapshot.export.encode`.
+
+    Column names begin with the index of the timeline, as in ``0/time``. Timestamps are nanoseconds since the start of
+    the first timeline.
+    """
+    origin = min((timeline.start for timeline in timelines), default=0)
+    devices = [
+        {
+            "name": timeline.device,
+            "base": timeline.base.tolist(),
+            "start": 0,
+            "end": timeline.end - origin,
+            "count": len(timeline),
+            "has_counters": timeline.allocated is not None,
+        }
+        for timeline in timelines
+    ]
+    columns: list[tuple[str, NDArray[Any]]] = []
+    for number, timeline in enumerate(timelines):
+        columns.append((f"{number}/time", np.maximum(timeline.time - origin, 0)))
+        names = ("source", "target", "size", *(() if timeline.allocated is None else ("allocated", "reserved")))
+        columns += [(f"{number}/{name}", getattr(timeline, name)) for name in names]
+    return encode_columns({"version": 1, "notes": list(notes), "devices": devices}, columns)
+
+
+def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
+    """Return an HTML page with the notes and a chart of each timeline. At least one timeline is required."""
+    data = PageData(name, encode_timelines(timelines, notes))
+    return document("categories.js", "memory by category", [data], "auto")
