@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fakes.timelines import random_timeline
-from ipygpumem.features.profile import timeline_plot as module
+from ipygpumem.features.profile import display as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.display import profile_plot
 from ipygpumem.features.profile.timeline import CategoryTimeline
