@@ -167,9 +167,7 @@ def _integer(value: str) -> int:
     return int(value)
 
 
-_FILES = Option(
-    ("files",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", accepts_many=True
-)
+_FILES = Option(("files",), "FILE", "snapshot file (pickle or JSON, optionally compressed: gz, xz)", accepts_many=True)
 _DEVICE = Option(("--device",), "N", "include only the device with this index", type=_integer)
 _GROUPS = (
     Option(("--by",), "KEY", f"grouping key: {', '.join(_KEYS)} (default: line)", _KEYS, "line"),
@@ -223,9 +221,7 @@ COMMANDS = (
             Option(("before",), "A", "snapshot file"),
             Option(("after",), "B", "snapshot file to compare with A; can be the same file"),
             Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_integer),
-            Option(
-                ("--at",), "EVENT_A EVENT_B", "events to compare (default: the peaks)", type=_integer, value_count=2
-            ),
+            Option(("--at",), "EVENT_A EVENT_B", "events to compare (default: peaks)", type=_integer, value_count=2),
             *_GROUPS,
         ),
         shell=_diff,

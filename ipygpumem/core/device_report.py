@@ -180,13 +180,8 @@ class DeviceReport(PlainData):
         same_peak = self.high is None or self.high.allocated == self.before.allocated
         if same_peak and self.sampled is None and minimum > 0 and _compared(self.before) == _compared(self.after):
             return False  # the properties below would take most of the time of a cell that changes nothing
-        metrics = [
-            self.held,
-            self.peak if self.high is not None and self.high.exact else None,
-            self.cached,
-            self.pending,
-            self.outside_peak,
-        ]
+        exact_peak = self.peak if self.high is not None and self.high.exact else None
+        metrics = [self.held, exact_peak, self.cached, self.pending, self.outside_peak]
         if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
             metrics.append(self.outside)
         changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
@@ -214,17 +209,12 @@ class DeviceReport(PlainData):
         }
 
     def _peak_accuracy(self, torch_accuracy: Accuracy) -> Accuracy:
-        if self.high is None or self.peak is None:
-            return (
-                torch_accuracy
-                if self.held is None
-                else make_accuracy("unknown", "the counters could not be read at the end")
-            )
-        if self.high.exact:
-            return torch_accuracy
-        return make_accuracy(
-            "bound", "the peak counters were not reset (peaks='untouched'), and an earlier peak was higher"
-        )
+        if self.high is not None and self.peak is not None and not self.high.exact:
+            reason = "the peak counters were not reset (peaks='untouched'), and an earlier peak was higher"
+            return make_accuracy("bound", reason)
+        if self.high is None and self.held is not None:
+            return make_accuracy("unknown", "the counters could not be read at the end")
+        return torch_accuracy
 
     def _outside_accuracy(self) -> Accuracy:
         if self.outside is None:

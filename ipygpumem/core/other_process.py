@@ -20,13 +20,10 @@ class OtherProcess:
         pid: Process ID in NVML's list.
         amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
-        relation: Relation to this process (see `Relation`).
-        user: Name of the process's owner.
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
         command: Command line without values that may be secret. Empty for processes of other users.
         began: Start time in seconds since the Unix epoch.
-        why: Reason why details are missing.
     """
 
     pid: int
@@ -72,7 +69,6 @@ class OtherProcessChange:
     Attributes:
         before: Memory usage at the start in bytes; 0 if the process was not using the device.
         after: Memory usage at the end in bytes; 0 if the process was not using the device.
-        event: What happened to the process during the measurement (see `Event`); empty if nothing did.
     """
 
     device: str

@@ -53,13 +53,7 @@ _LITERAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """Label of the measured code, which is a notebook cell, a statement or a block.
-
-    Attributes:
-        cell: Execution count of the cell, as in ``In [7]``.
-        cell_id: ID of the cell in its notebook.
-        filename: File name of the cell in tracebacks.
-    """
+    """Label of the measured code, which is a notebook cell, a statement or a block."""
 
     code: str = ""
     cell: int | None = None
@@ -73,8 +67,6 @@ class RecordingInfo:
 
     Attributes:
         path: Path of the file; None if it could not be written.
-        size: Size of the file in bytes.
-        events: Number of events on all devices.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         own: Whether this package started the recording. If the program started it, only a part was saved.
         error: Reason why the file could not be written or events are missing.

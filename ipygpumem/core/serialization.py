@@ -75,9 +75,7 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
-        raise ReportError(
-            f"the data has schema {schema}, but this version supports schemas up to {maximum}: upgrade ipygpumem"
-        )
+        raise ReportError(f"the data has schema {schema}; this version supports at most {maximum}: upgrade ipygpumem")
     return schema
 
 

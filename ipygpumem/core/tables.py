@@ -53,10 +53,8 @@ class TableRow:
     """Row of a table.
 
     Attributes:
-        level: Indentation level of the label.
         grade: Accuracy of the values; None if it is not shown.
         bar: Length of the row's bar, from 0 to 1; None for a row without a bar.
-        note: Text after the last column.
         light_bar: Length to which a lighter bar extends the bar, from 0 to 1.
     """
 
@@ -125,7 +123,9 @@ def _text_table(table: Table) -> str:
         clipped = table.code and len(row.note) > _CODE_WIDTH
         note = f"{row.note[: _CODE_WIDTH - 1]}…" if clipped else row.note
         lines.append(f"{text}  {note}".rstrip())
-    return "\n".join([*lines, *_reasons(table.rows), *table.notes])
+    grades = [row.grade for row in table.rows if row.grade is not None and row.grade.trust != "exact"]
+    reasons = dict.fromkeys(f"{'unknown:' if g.trust == 'unknown' else '~'} {g.reason}" for g in grades)
+    return "\n".join([*lines, *reasons, *table.notes])
 
 
 def _align_right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -134,11 +134,6 @@ def _align_right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 def _mark(grade: Accuracy | None) -> str:
     return " ~" if grade is not None and grade.trust not in {"exact", "unknown"} else ""
-
-
-def _reasons(rows: Iterable[TableRow]) -> list[str]:
-    grades = [row.grade for row in rows if row.grade is not None and row.grade.trust != "exact"]
-    return list(dict.fromkeys(f"{'unknown:' if g.trust == 'unknown' else '~'} {g.reason}" for g in grades))
 
 
 @lru_cache(maxsize=8)

@@ -42,7 +42,6 @@ class RunningCell:
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
-        began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the
             magic is not used.

@@ -30,11 +30,7 @@ from ipygpumem.measurement.recorder import CellInfo
 
 
 class CellMeasurements:
-    """Measurements of the cells that one shell runs while the extension is loaded.
-
-    Attributes:
-        running: The running cells.
-    """
+    """Measurements of the cells that one shell runs while the extension is loaded."""
 
     def __init__(self, magics: Notebook) -> None:
         shell, runtime = magics.shell, magics.session

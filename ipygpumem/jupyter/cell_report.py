@@ -226,8 +226,6 @@ class OomPanel:
     """Panel that explains the failed allocations in a cell.
 
     Attributes:
-        observer: Observer that stores the allocations that failed since the previous panel.
-        recording: Recording of the allocation history, which is saved when an allocation fails.
         report: Report of the cell if it is shown together with the panel, otherwise None.
     """
 

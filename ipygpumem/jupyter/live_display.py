@@ -70,7 +70,6 @@ class LiveDisplay:
     Attributes:
         request: Message ID of the execution request of the cell; None if the request has no header.
         start: Time at which the cell started, as returned by `time.perf_counter`.
-        line_tracker: Tracker of incomplete lines in the output of the cell.
     """
 
     def __init__(self, shell: Any, clearing: ClearOutputTracker, number: Callable[[], int | None]) -> None:

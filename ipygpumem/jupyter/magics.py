@@ -175,9 +175,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         statement = split_statement(STATEMENT, line)[1]
         if statement and split_command(COMMANDS, line) is None:
             return run_statement(self.shell, compile_statement(self.shell, statement), local_ns)
-        self.print(
-            "ipygpumem: this forked process is not measured, because its parent process has loaded the extension"
-        )
+        self.print("ipygpumem: this forked process is not measured, because its parent has loaded the extension")
         return None
 
     def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:

@@ -30,9 +30,7 @@ def expanded_path(shell: Any, text: str) -> str:
 
     ``{host}`` expands to the host name and ``{time}`` to the current time. If there is no variable ``rank``, then
     ``{rank}`` expands to the rank of this process or engine.
-
-    Raises:
-        OptionError: A name cannot be expanded, or the path contains the unsupported form ``$name``.
+    Raises `OptionError` if a name cannot be expanded, or the path contains the unsupported form ``$name``.
     """
     for name in re.findall(r"\$([A-Za-z_]\w*)", text):
         if name in shell.user_ns:
@@ -64,9 +62,7 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
         value = None if last is None else compile(ast.Expression(last.value), name, "eval")
     except SyntaxError as error:
         if "await" in (error.msg or ""):
-            raise UsageError(
-                "%gpumem cannot measure a statement that contains await: use %%gpumem to measure the cell"
-            ) from error
+            raise UsageError("%gpumem cannot measure a statement that contains await: use %%gpumem") from error
         raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
     return before, value
 
@@ -82,8 +78,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
     """Return the source regions of the functions and methods with these names, except those that ``text`` defines.
 
-    Raises:
-        OptionError: A name does not refer to a function, or the source code of the function is not available.
+    Raises `OptionError` if a name does not refer to a function, or the source code of the function is not available.
     """
     texts = SourceCode(notebook_sources())
     defined = _defined_names(text)

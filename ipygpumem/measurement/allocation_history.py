@@ -179,7 +179,6 @@ class AllocationHistory:
 
     Attributes:
         own: Whether this package started the recording.
-        arguments: Arguments for ``torch.cuda.memory._record_memory_history``.
         context: Events that should have stacks: ``"all"``, ``"alloc"`` (only allocations), or None for no stacks.
         pauses: Whether stacks of frees are not recorded during backward passes, because of a bug in PyTorch.
         started_us: Time at which `start` was called, in microseconds since the Unix epoch.

@@ -47,11 +47,9 @@ class CompiledGraph:
 
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
-        nodes: The operations by name.
         inputs: Path of the innermost module that uses each input; empty if unknown.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.
-        optimizer: Whether the graph is part of an optimizer step.
     """
 
     name: str
@@ -140,9 +138,7 @@ def _describe(name: str, function: Any) -> CompiledGraph:
     # the function is a method of the graph, or AOTAutograd's, which has the graph's methods as attributes
     graph: Any = getattr(function, "named_parameters", function).__self__
     nodes = list(graph.graph.nodes)
-    modules = {
-        node.name: tuple(path for path, _ in (node.meta.get("nn_module_stack") or {}).values()) for node in nodes
-    }
+    modules = {node.name: tuple(key for key, _ in (node.meta.get("nn_module_stack") or {}).values()) for node in nodes}
     traces = [node.meta["stack_trace"] for node in nodes if node.meta.get("stack_trace")]
     lines = vars(graph).get("_lineno_map") or {}
     first = vars(graph).get("_prologue_start") or 0

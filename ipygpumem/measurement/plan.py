@@ -24,7 +24,6 @@ class Outcome:
     """Data of a completed measurement, from which collectors create their sections of the report.
 
     Attributes:
-        recorder: The recorder; None if no allocation history was recorded.
         snapshot: The recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
         error: Exception, set by a collector, to raise after the measured code has finished.

@@ -30,9 +30,6 @@ class Runtime:
     """Process-wide state, created on the first call to `current`.
 
     Attributes:
-        monitor: The monitor of the devices, which reads their counters.
-        peaks: The tracker of PyTorch's peaks, shared by all open measurements.
-        sampler: The sampler of device memory usage between readings.
         open_intervals: The intervals of the open measurements in all threads.
         active_recording: The recording of allocation history that this package has started, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.

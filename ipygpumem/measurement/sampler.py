@@ -107,7 +107,6 @@ class SampleWindow:
     """Samples of all devices in one measurement.
 
     Attributes:
-        devices: The sampled devices by index.
         tracks: Samples by device index, with times in seconds since the start of the measurement.
         start: Start of the measurement according to `time.perf_counter`.
         epoch: Start of the measurement according to `time.time`.

@@ -34,14 +34,11 @@ class SnapshotData:
         timelines: Timeline of each device, by device index.
         segments: Segments of all devices at the end.
         blocks: Blocks of all devices at the end.
-        stacks: All call stacks.
         texts: Strings that columns refer to by index.
         pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.
         host: Traces of pinned host memory, which torch 2.14 and later can record. Their device index is -1.
         host_timeline: Timeline of pinned host memory; None if it was not recorded.
-        settings: Allocator settings.
         own: Metadata written by the recorder of ipygpumem.
-        sources: Source code by file name.
         regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
         verifications: Results of `replay.verification.verified` by device index.

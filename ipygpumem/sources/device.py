@@ -44,12 +44,10 @@ class Device:
 
     Attributes:
         name: Name of the device in PyTorch, for example ``cuda:0``.
-        label: Product name.
         total: Total memory in bytes according to PyTorch.
         nvml: NVML library; None if NVML cannot query this device.
         own_pid: ID of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`).
-        reason: Reason for the mode.
         graphics: Whether graphics processes use the device.
         accounting: Whether the driver's accounting mode is enabled.
         segments: Number of segment allocations and frees at the last reading.
@@ -146,9 +144,7 @@ class Device:
             self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
         elif not device_changed and not candidates:
             self.nvml = None
-            self._set_mode(
-                "torch-only", "the test allocation did not change the memory usage that NVML reports for this device"
-            )
+            self._set_mode("torch-only", "the test allocation did not change the memory usage reported by NVML")
         else:
             several = "the test allocation changed several entries in NVML's process list"
             self._set_mode("device", several if candidates else _missing_entry_reason(entries))
@@ -165,9 +161,7 @@ class Device:
                 return None
             during, memory_during = nvml.processes(self.handle), _used(nvml, self.handle)
         after, memory_after = nvml.processes(self.handle), _used(nvml, self.handle)
-        pids = {
-            pid for pid, size in during.items() if _followed(before.get(pid) or 0, size, after.get(pid) or 0, nbytes)
-        }
+        pids = {pid for pid, now in during.items() if _followed(before.get(pid) or 0, now, after.get(pid) or 0, nbytes)}
         if memory_before is None or memory_during is None or memory_after is None:
             return pids, bool(pids)  # no value for the whole device, so the entry is sufficient
         return pids, _followed(memory_before, memory_during, memory_after, nbytes)

@@ -87,9 +87,7 @@ class View:
             import_library("anywidget", "the interactive viewer")
             from ipygpumem.viewer.widget import SnapshotWidget
 
-            sources = [
-                (snapshot.name, partial(self._encode, number)) for number, snapshot in enumerate(self._snapshots)
-            ]
+            sources = [(snapshot.name, partial(self._encode, index)) for index, snapshot in enumerate(self._snapshots)]
             try:
                 images = [_base64(image)[-_IMAGE_END:] for image in self.images]
             except OptionError:  # the viewer does not require matplotlib
@@ -126,9 +124,7 @@ class View:
             except OptionError as error:
                 problems.append(str(error))
             except Exception as error:
-                problems.append(
-                    f"the interactive viewer cannot be displayed: {type(error).__name__}: {first_line(error)}"
-                )
+                problems.append(f"the viewer cannot be displayed: {type(error).__name__}: {first_line(error)}")
         for problem in problems:
             target.publish({"text/plain": f"ipygpumem: {problem}"}, {})
 

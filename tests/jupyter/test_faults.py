@@ -341,7 +341,7 @@ def test_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     assert facts["calls"] == facts["nvml"] == {}
     assert (
         facts["stdout"]
-        == "ipygpumem: this forked process is not measured, because its parent process has loaded the extension\n"
+        == "ipygpumem: this forked process is not measured, because its parent has loaded the extension\n"
     )
     assert len(gpu_notebook.run(allocate(64, "more")).texts) == 1
 

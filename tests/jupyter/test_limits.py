@@ -156,7 +156,7 @@ INVALID_OPTIONS = [
     ("--modules net", "'net' is not defined"),
     ("--modules x", "modules must be a torch.nn.Module, not int"),
     ("--modules", "expected one argument"),
-    ("--stacks all --limit 1GiB", "require a recording: add --snapshot PATH"),
+    ("--stacks all --limit 1GiB", "require --snapshot PATH"),
 ]
 
 

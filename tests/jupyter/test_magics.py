@@ -287,8 +287,8 @@ def test_statement_with_a_syntax_error(cpu_notebook):
 def test_statement_that_awaits(cpu_notebook):
     cpu_notebook.run("async def f(): pass")
     line = usage_line(cpu_notebook.run("%gpumem await f()"))
-    assert line == "%gpumem cannot measure a statement that contains await: use %%gpumem to measure the cell"
-    assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith("use %%gpumem to measure the cell")
+    assert line == "%gpumem cannot measure a statement that contains await: use %%gpumem"
+    assert usage_line(cpu_notebook.run("%gpumem await f(); 1")).endswith(": use %%gpumem")
 
 
 def usage_line(result):

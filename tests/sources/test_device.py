@@ -119,7 +119,7 @@ def test_unchanged_device_is_another_device(make_gpu):
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
     _, monitor = start(gpu)
     device = read_device(monitor)
-    assert device.why == "the test allocation did not change the memory usage that NVML reports for this device"
+    assert device.why == "the test allocation did not change the memory usage reported by NVML"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
 

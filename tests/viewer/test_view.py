@@ -120,9 +120,7 @@ def test_widget_error_is_displayed_as_one_line(snapshot, live, displayed, monkey
     snapshot.view().publish(live)
     (image, _), (note, _) = displayed
     assert "image/png" in image
-    assert note == {
-        "text/plain": "ipygpumem: the interactive viewer cannot be displayed: AttributeError: no comm_manager"
-    }
+    assert note == {"text/plain": "ipygpumem: the viewer cannot be displayed: AttributeError: no comm_manager"}
 
 
 def test_without_matplotlib(snapshot, live, displayed, monkeypatch):

@@ -31,14 +31,10 @@ class Option:
     Attributes:
         flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
-        help: Description of the option in the help.
-        choices: Allowed values; empty if there is no restriction.
-        default: Value of the option if it is not specified.
         accepts_many: Whether the option can be repeated or the argument accepts several values.
         is_path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
             that can be repeated, the function returns a list, and the lists are concatenated.
-        value_count: Number of values after the flag.
         only_interface: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
     """

@@ -25,6 +25,4 @@ def _shell(arguments: argparse.Namespace) -> int:
     return 0
 
 
-ENV = Command(
-    "env", "show software versions, devices, and the accuracy of each value on this machine", (HELP,), _magic, _shell
-)
+ENV = Command("env", "show software versions, devices, and the accuracy of each value", (HELP,), _magic, _shell)

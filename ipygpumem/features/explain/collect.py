@@ -39,7 +39,6 @@ class Explanation(PlainData):
 
     Attributes:
         devices: DeviceExplanation of each device that this process uses or, without a GPU, of host memory.
-        note: Reason why no device is listed; may be empty.
     """
 
     devices: tuple[DeviceExplanation, ...]

@@ -27,10 +27,7 @@ _NAMES: dict[Kind, str] = {
     "outside": "outside PyTorch in this process",
     "cache": "PyTorch's cache",
 }
-_HOST_NAMES: dict[Kind, str] = {
-    "others": "other processes and the system",
-    "outside": "other memory of this process",
-}
+_HOST_NAMES: dict[Kind, str] = {"others": "other processes and the system", "outside": "other memory of this process"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,6 @@ class DeviceExplanation(PlainData):
     """Memory usage of one device or of host memory.
 
     Attributes:
-        device: Name of the device; ``host`` for host memory.
-        label: Product name of the device; empty for host memory.
         steps: Totals in descending order, with the parts between them.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import Accuracy, Baseline, DeviceReading, make_accuracy
+from ipygpumem.core.reading import Accuracy, Baseline, DeviceReading, exact_if_known, make_accuracy
 from ipygpumem.core.units import many, size
 from ipygpumem.features.explain.model import (
     LISTED_TWICE,
@@ -79,11 +79,7 @@ def device_waterfall(
 
 
 def _device_steps(reading: DeviceReading) -> list[ExplanationStep]:
-    accuracy = (
-        make_accuracy("exact", reading.source or "")
-        if reading.used is not None
-        else make_accuracy("unknown", reading.why)
-    )
+    accuracy = exact_if_known(reading.used, reading.source or "", reading.why)
     is_nvml = reading.used is None or "NVML" in (reading.source or "")
     in_use = ExplanationStep(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
     if not reading.driver_reserved:
@@ -174,9 +170,7 @@ def _outside_steps(
         todo = "%gpumem processes lists all processes"
         return [*steps, ExplanationStep("this or other processes", "outside", remainder, accuracy, todo)]
     if remainder < 0:
-        accuracy = make_accuracy(
-            "unknown", "some memory is counted in more than one row or was freed while values were read"
-        )
+        accuracy = make_accuracy("unknown", "some memory is counted twice or was freed while values were read")
         return [*steps, ExplanationStep("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, local memory, CUDA graphs"]
     if not recorded:
@@ -210,9 +204,7 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
 def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
     steps = []
     listed = make_accuracy("exact", "the allocator's list of segments")
-    paged = make_accuracy(
-        "derived", "the allocator's list of segments; expandable segments are released in whole pages"
-    )
+    paged = make_accuracy("derived", "the allocator's list of segments; expandable segments are released in pages")
     accuracy = paged if cache.expandable else listed
     if cache.releasable:
         todo = "torch.cuda.empty_cache() or %gpumem free --cache"

@@ -83,9 +83,7 @@ def previous_run_note(report: Report, earlier: Report, threshold: int, *, always
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []
     for before, now in pairs:
-        values = {
-            name: (getattr(before, name), getattr(now, name)) for name in _PATTERNS if _is_exact(before, now, name)
-        }
+        values = {name: (getattr(before, name), getattr(now, name)) for name in _PATTERNS if _exact(name, before, now)}
         if any(abs(new - old) >= max(threshold, VISIBLE) for old, new in values.values()):
             labels = [
                 _PATTERNS[name].format(signed(old) if abs(old) >= VISIBLE else "0")
@@ -99,7 +97,5 @@ def previous_run_note(report: Report, earlier: Report, threshold: int, *, always
     return f"{title}: same memory usage, {duration(earlier.seconds)}" if always and pairs else None
 
 
-def _is_exact(before: ReportRow, now: ReportRow, name: str) -> bool:
-    return all(
-        getattr(row, name) is not None and getattr(row, f"{name}_trust", "exact") == "exact" for row in (before, now)
-    )
+def _exact(name: str, *rows: ReportRow) -> bool:
+    return all(getattr(row, name) is not None and getattr(row, f"{name}_trust", "exact") == "exact" for row in rows)

@@ -34,8 +34,6 @@ class SessionRows:
     """Report rows from one session, log or notebook.
 
     Attributes:
-        name: Name of the file or description of the session.
-        rows: Rows in execution order.
         faults: Messages about skipped parts of the file.
         dropped: Number of older reports that the session has discarded.
     """

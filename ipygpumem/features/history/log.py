@@ -57,9 +57,7 @@ class ReportLog:
                 return
             if self._dropped:
                 dropped = many(self._dropped, "report")
-                print_error(
-                    OptionError(f"the log {self.path} lacks {dropped} because it was not writable for a long time")
-                )
+                print_error(OptionError(f"the log {self.path} lacks {dropped} because it was not writable"))
             self._unwritten.clear()
             self._last_error, self._dropped = "", 0
 

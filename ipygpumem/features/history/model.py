@@ -182,7 +182,7 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     devices = mapping(data.get("devices"), "devices")
     if not devices:
         raise ReportError("the summary contains no devices")
-    common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data}
+    common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data} | {"cell_id": cell_id, "code": code}
     rows = []
     for name, device in devices.items():
         where = f"devices.{printable(name)}"
@@ -190,9 +190,7 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
         for field in ("peak", "outside"):
             if values.get(field) is None:
                 values[f"{field}_trust"] = "unknown"
-        row = _READER.read(
-            ReportRow, {**values, **common, "device": name or HOST, "cell_id": cell_id, "code": code}, where
-        )
+        row = _READER.read(ReportRow, {**values, **common, "device": name or HOST}, where)
         check_ranges(row)
         rows.append(row)
     return rows

@@ -186,9 +186,7 @@ class Reports(Sequence["Report"]):
 def data_frame(rows: Iterable[ReportRow]) -> Any:
     """Return a pandas DataFrame with ``time`` as a UTC timestamp; raise `OptionError` if pandas is not installed."""
     pandas = import_library("pandas", "data frames")
-    columns = {
-        name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
-    }
+    columns = {name: pandas.Series(data, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, data in _columns(rows).items()}
     columns["time"] = pandas.to_datetime(columns["time"], unit="s", utc=True)
     return pandas.DataFrame(columns)
 

@@ -27,8 +27,6 @@ class TablePage:
 
     Attributes:
         by: Column to sort by in descending order, or ``in`` for execution order, with the newest rows on page 1.
-        number: Page number, starting at 1.
-        size: Number of rows per page.
     """
 
     by: str = "in"

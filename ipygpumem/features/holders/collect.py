@@ -194,9 +194,7 @@ class _BlockAssignment:
                 " another process or belongs to another library"
             )
         if not search.complete:
-            self.notes.append(
-                f"the search reached its time limit after {search.seconds:.1f} s, so some names may be missing"
-            )
+            self.notes.append(f"the search reached its time limit ({search.seconds:.1f} s); some names may be missing")
 
     def _by_block(
         self, named_storages: list[NamedStorage]

@@ -156,18 +156,15 @@ def _class_labels(cls: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     yield from ((id(part), ReferenceLabel("", "attributes")) for part in gc.get_referents(cls) if type(part) is dict)
 
 
-_EXCEPTION_GETTERS = [
-    type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
-]
+_ERROR_GETTERS = [vars(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")]
 
 
 def _exception_labels(error: Any) -> Iterator[tuple[int, ReferenceLabel]]:
-    yield from ((id(get(error)), ReferenceLabel("")) for get in _EXCEPTION_GETTERS)
+    yield from ((id(get(error)), ReferenceLabel("")) for get in _ERROR_GETTERS)
     for cls in mro(type(error)):  # such as AttributeError.obj, although a local variable is a better name
         if "__slots__" not in type_dict(cls):
-            yield from (
-                (id(value), ReferenceLabel(f".{name}", last_resort=True)) for name, value in slot_values(error, cls)
-            )
+            for name, value in slot_values(error, cls):
+                yield id(value), ReferenceLabel(f".{name}", last_resort=True)
 
 
 def _attribute_labels(obj: Any, wanted_ids: Collection[int] | None) -> Iterator[tuple[int, ReferenceLabel]]:
@@ -208,9 +205,8 @@ def _lazy_labels(lazy: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     prefix = _LAZY[type(lazy)]
     frame = getattr(lazy, f"{prefix}_frame")
     if frame is not None:
-        yield from (
-            (id(value), ReferenceLabel(f" (local {name})", indirect=True)) for name, value in frame_locals(frame)
-        )
+        for name, value in frame_locals(frame):
+            yield id(value), ReferenceLabel(f" (local {name})", indirect=True)
     yield id(getattr(lazy, f"{prefix}_yieldfrom" if prefix == "gi" else f"{prefix}_await")), ReferenceLabel("")
 
 

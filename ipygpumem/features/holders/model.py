@@ -109,8 +109,6 @@ class Remainder:
     """Allocated memory for which no Python object was found.
 
     Attributes:
-        label: Description of the memory.
-        amount: Size in bytes.
         lines: Up to three lines of code that allocated most of the memory, with sizes; empty without recorded stacks.
     """
 
@@ -124,8 +122,6 @@ class DeviceTotal:
     """Total allocated memory on one device in bytes.
 
     Attributes:
-        held: Memory of all holders.
-        rest: Memory for which no Python object was found.
         allocated: Value of ``torch.cuda.memory_allocated()``, which equals ``held`` plus ``rest``; None for host
             memory, or if the value cannot be read.
     """
@@ -230,7 +226,6 @@ class NamedStorage(NamedTuple):
 
     Attributes:
         info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
-        holder: Name of the holder.
         graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
     """
 

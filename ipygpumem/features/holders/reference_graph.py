@@ -61,7 +61,6 @@ class NamingFunctions:
     """Functions for naming objects, which provide roots and labels of stack frames. A notebook replaces both functions.
 
     Attributes:
-        roots: Function that returns the roots.
         label: Function that formats a stack frame, given the file name, the line number and the function name.
     """
 
@@ -153,7 +152,6 @@ class ReferrerGraph:
     The referrers of objects in ``terminal_ids`` are ignored.
 
     Attributes:
-        objects: The objects by id.
         children: The ids of the objects to which each object refers, by the id of the referrer.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent. For
             example, tensors refer to their gradients, and autograd nodes to their saved tensors.

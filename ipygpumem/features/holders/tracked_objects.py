@@ -72,7 +72,6 @@ class TrackedObjects:
     reaches without passing objects with these ids. Library classes lead to most objects in memory and are not followed.
 
     Attributes:
-        objects: The objects whose references were read.
         seen_ids: The ids of objects that are not added again.
     """
 

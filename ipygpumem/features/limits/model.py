@@ -37,14 +37,7 @@ class ExceededLimit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the growth of memory usage during a measurement, in bytes; None means no limit.
-
-    Attributes:
-        peak: Limit on the growth of allocated memory up to its peak, on each device.
-        held: Limit on the memory held on each device.
-        outside: Limit on the growth of memory outside PyTorch on each device.
-        host: Limit on the peak resident memory of this process.
-    """
+    """Limits on the growth of memory usage during a measurement, in bytes; None means no limit."""
 
     peak: int | None = None
     held: int | None = None

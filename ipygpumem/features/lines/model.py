@@ -87,7 +87,6 @@ class AllocationSite:
     Attributes:
         label: The line, such as ``"In [3]:2 train(): y = f(x)"``; if it is unknown, the reason in parentheses.
         amount: Requested size of the blocks in bytes.
-        blocks: Number of blocks.
     """
 
     label: str

@@ -98,10 +98,9 @@ class Poller:
             return None
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
+        reading = CounterReading(begin, end, reserved["current"], reserved["allocated"], reserved["freed"])
         for window in current().sampler.windows:
-            window.add_counters(
-                index, CounterReading(begin, end, reserved["current"], reserved["allocated"], reserved["freed"])
-            )
+            window.add_counters(index, reading)
         return allocator.allocator_statistics(stats)
 
     def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:

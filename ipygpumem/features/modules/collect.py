@@ -81,9 +81,7 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     if not tracker.calls:
         notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
     if any(module.compiled for module in tracker.modules) and cause_recompilation():
-        notes.append(
-            "this version of PyTorch recompiles compiled modules for each measurement: upgrade PyTorch to avoid this"
-        )
+        notes.append("this version of PyTorch recompiles modules for each measurement: upgrade PyTorch to avoid this")
     return tuple(notes)
 
 

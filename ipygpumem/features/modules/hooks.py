@@ -90,9 +90,7 @@ class GlobalHooks:
     def _hide(self, *_: Any) -> None:
         module = sys.modules[_MODULE]
         for table in (getattr(module, name, {}) for name in _OUR_TABLES):
-            self._hidden += [
-                (table, hook_id, table.pop(hook_id)) for hook_id in list(table) if hook_id in self._handles
-            ]
+            self._hidden += [(table, key, table.pop(key)) for key in list(table) if key in self._handles]
 
     def _restore(self, *_: Any) -> None:
         hidden, self._hidden = self._hidden, []

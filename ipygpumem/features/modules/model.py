@@ -36,7 +36,6 @@ class StepPhase:
 
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
-        count: Number of times that the phase ran.
         seconds: Total duration, measured on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory when the phase last ended.
@@ -69,8 +68,6 @@ class ModuleRow:
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
-        type: Class name.
-        depth: Nesting depth; 0 for the model itself.
         calls: Number of calls to ``forward`` outside backward passes.
         optimizer: Size of the optimizer state for the parameters.
         temporary: Peak of the memory that the module's ``forward`` allocated and freed.

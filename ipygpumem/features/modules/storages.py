@@ -27,7 +27,6 @@ class ModuleInfo:
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
-        type: Class name.
         parent: Index of the parent module; -1 for the model itself.
         compiled: ``"compiled"``, ``"scripted"``, ``"inside"`` (part of a compiled module) or empty.
     """

@@ -118,7 +118,6 @@ class _FoldedModule:
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
         row: Total memory usage of the modules; ``temporary`` is the maximum because the peaks are not simultaneous.
-        children: The folded submodules.
     """
 
     name: str

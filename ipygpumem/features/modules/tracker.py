@@ -36,7 +36,6 @@ class ModuleCallEvent:
         module: Index of the module; for a graph, of the module that calls it, or -1 if no module of the model calls it.
         enter: Whether this is the start of the call.
         root: Source file of the thread's outermost frame, which identifies the thread in a recording.
-        at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
         graph: The compiled graph; None for a call to a module.
         prefixes: Pairs of a path in the graph and the index of the module of the model that has this path.
@@ -61,7 +60,6 @@ class ModuleTracker:
         values: Addresses of the arguments and results of calls of `repeated_modules`, by index in ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
-        phases: Memory usage and time by phase.
         problem: Reason why storage addresses are missing; empty if none are missing.
 
     Raises:
@@ -185,9 +183,8 @@ class ModuleTracker:
     def _record_call(self, index: int, enter: bool, *graph: Any) -> None:
         thread, root = threading.get_ident(), self._thread_state.root
         with self._lock:
-            self.calls.append(
-                ModuleCallEvent(index, enter, thread, root, event_position(), self.phases.running_phases, *graph)
-            )
+            now = event_position(), self.phases.running_phases
+            self.calls.append(ModuleCallEvent(index, enter, thread, root, *now, *graph))
 
     # Calls to compiled graphs
 

@@ -76,11 +76,9 @@ class OutOfMemoryReport:
 
     Attributes:
         failure: The last of the ``count`` failed allocations.
-        line: Description of the line of code that requested the memory.
         caught: Whether the code caught the error.
         holders: Current holders of the memory or, if the code caught the error, the holders at the first failure.
         cells: Execution counts of the cells that added the most memory since the baseline, with the sizes in bytes.
-        advice: Possible causes and solutions.
     """
 
     failure: FailedAllocation

@@ -94,7 +94,6 @@ class RecordingInterval:
     """Recording of the allocations during one measurement, with their totals.
 
     Attributes:
-        start: CUPTI timestamp of the start.
         devices: Totals of memory outside PyTorch by device index.
         seconds: Time in seconds for which the recording was paused.
         lost: Number of times that CUPTI found no free buffer.

@@ -105,9 +105,7 @@ class OutsideCollector(Collector):
         if interval.problem:
             return make_accuracy("sampled", f"recording ended early: {interval.problem}")
         if interval.lost:
-            return make_accuracy(
-                "sampled", "CUPTI dropped records because no buffer was free, so the values may be too low"
-            )
+            return make_accuracy("sampled", "CUPTI dropped records because no buffer was free; values may be too low")
         if interval.seconds > 0:
             return make_accuracy(
                 "sampled", f"no recording for {duration(interval.seconds)} while torch.profiler used CUPTI"

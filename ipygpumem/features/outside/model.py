@@ -137,12 +137,10 @@ class OutsideMemory(PlainData):
 
     Attributes:
         libraries: Memory by library in descending order of the absolute change.
-        pools: Memory pools whose counters changed.
         peak: Peak device memory of all libraries together, relative to the start; None if there are no records.
         idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
         rest: Change that is not attributed to a library; None if unknown.
         seconds: Duration for which recording was paused because torch.profiler was using CUPTI.
-        grade: Accuracy of the values by library.
     """
 
     device: str

@@ -18,12 +18,10 @@ class DeviceProcesses(PlainData):
     Attributes:
         device: Device name in PyTorch; the index in nvidia-smi (``GPU 0``) if this process has not initialized CUDA.
         own: Memory usage of this process; None if unknown.
-        pid: ID of this process in NVML's process list; None if unknown.
         neighbours: Other processes, in descending order of memory usage.
         used: Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it.
         unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
         why: Reason why the list is incomplete or imprecise; empty if there is none.
-        label: Product name of the device.
         source: Query that returned ``used``; empty if it was NVML.
     """
 

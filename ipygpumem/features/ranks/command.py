@@ -104,9 +104,7 @@ RANKS = Command(
         Option(("--plot",), None, "also plot the memory usage of each rank over time", only_interface="magic"),
         Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only_interface="shell"),
         Option(("--view",), None, "also open the viewer with up to eight ranks side by side", only_interface="magic"),
-        Option(
-            ("--html",), "OUT", "also write an HTML page with up to eight ranks side by side", only_interface="shell"
-        ),
+        Option(("--html",), "OUT", "also write an HTML page with up to eight ranks", only_interface="shell"),
         HELP,
     ),
     _magic,

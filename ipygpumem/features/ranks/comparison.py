@@ -45,7 +45,6 @@ class DeviceUsage:
     """Memory usage of one device, which several processes may share. Sizes are in bytes; unknown values are None.
 
     Attributes:
-        users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including the driver's memory.
         by_users: Total memory of these processes, each at the end of its measurement.
         others: Memory of other processes; also None if the readings contradict each other because they were taken at
@@ -66,7 +65,6 @@ class RankComparison:
     """Comparison of the peaks of a typical rank and of the rank that deviates most from it, by line of code.
 
     Attributes:
-        outlier: Name of the rank that deviates most.
         typical: Name of the typical rank, which is closest to the median of all ranks.
         outlier_peak: Requested memory at the outlier's peak, in bytes.
         typical_peak: Requested memory at the typical rank's peak, in bytes.
@@ -86,9 +84,7 @@ class RankComparison:
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
     """Return a pair (result, row) for each device of each rank, or (result, None) for a rank without a report."""
-    return [
-        (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
-    ]
+    return [(result, row) for result in results for row in (report_rows(result.report) if result.report else [None])]
 
 
 def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:

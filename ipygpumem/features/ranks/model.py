@@ -67,7 +67,6 @@ class RankPeak:
 
     Attributes:
         requested: Requested memory at the peak, in bytes.
-        events: Number of recorded events.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         lines: Lines of code that allocated most of the memory in use at the peak, largest first.
         rest: Total size of the allocations by all other lines.
@@ -93,8 +92,6 @@ class RankResult(PlainData):
     Attributes:
         name: Rank or engine ID, such as ``"0"``, or a file name if the rank is unknown.
         report: Report of the process; None unless ``state`` is ``done``.
-        peaks: Summary of each device in the snapshot.
-        note: Additional information, such as the reason for a missing report.
         snapshot: Path of the snapshot on the host of the process.
     """
 

@@ -165,9 +165,7 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
         host=platform.node(),
         pid=os.getpid(),
         version=__version__,
-        devices=tuple(
-            DeviceInfo(device.name, device.uuid, device.label, device.total) for device in monitor.devices.values()
-        ),
+        devices=tuple(DeviceInfo(gpu.name, gpu.uuid, gpu.label, gpu.total) for gpu in monitor.devices.values()),
         clock=clock,
         began=began,
         launch=launch_ids(),

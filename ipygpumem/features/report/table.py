@@ -170,9 +170,7 @@ def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
         if baseline.note == PRELOAD_OFF:
-            return (
-                f"ipygpumem: CUDA is not initialized; the first cell that initializes it sets the baseline; {outlook}"
-            )
+            return f"ipygpumem: CUDA is not initialized; the first cell that does so sets the baseline; {outlook}"
         rss = baseline.reading.host.rss
         host = "" if rss is None else f", baseline {size(rss)}"
         return f"ipygpumem: no GPU ({baseline.note}): reporting host memory (RSS) instead{host}; {outlook}"

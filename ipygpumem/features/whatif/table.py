@@ -77,9 +77,7 @@ def _notes(result: SettingsComparison) -> list[str]:
         notes = [f"{replayed} differs from the recording: {recorded.reason}."]
     else:
         notes = [f"{replayed} agrees with the recording: {count} at the recorded addresses."]
-        reasons = dict.fromkeys(
-            item.replay.reason for item in result.alternatives if item.replay.grade == "approximate"
-        )
+        reasons = dict.fromkeys(row.replay.reason for row in result.alternatives if row.replay.grade == "approximate")
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
     if result.without_effect:
         notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")

@@ -123,8 +123,7 @@ def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
 def to_frame(result: Any) -> Any:
     """Convert the result of a `Snapshot` method (such as a curve, groups or a structured array) to a pandas DataFrame.
 
-    Raises:
-        OptionError: pandas is not installed, or ``result`` is not the result of a `Snapshot` method.
+    Raises `OptionError` if pandas is not installed, or ``result`` is not the result of a `Snapshot` method.
     """
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):

@@ -59,7 +59,6 @@ class RecorderMetadata:
         cells: Executed cells, ordered by start.
         numbers: Execution counts of cells that ran before the recording, by file name.
         dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
-        device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.
         variables: Names of variables by the `block_key` of the block that they hold at the end.

@@ -44,7 +44,6 @@ class Trace:
     """Events of one device as columns, oldest first. Events are identified by their row index.
 
     Attributes:
-        device: Device index.
         action: uint8, index into `ACTIONS`.
         address: int64; 0 if the event has none.
         size: int64, size in bytes; the *requested* size for alloc and free events.
@@ -103,14 +102,10 @@ class Segments:
     """One row per segment, ordered by device and address.
 
     Attributes:
-        device: int64, device index.
-        address: int64, start of the segment.
-        size: int64, size in bytes.
         stream: int64, the raw stream handle.
         pool: int32, index into the pools; -1 if not recorded.
         small: bool, whether the segment belongs to the small pool.
         expandable: bool, whether the row is a mapped range of an expandable segment.
-        stack: int32, index into the stack table; -1 if there is none.
     """
 
     device: NDArray[np.int64]
@@ -128,14 +123,11 @@ class Blocks:
     """One row per block, ordered by device and address.
 
     Attributes:
-        device: int64, device index.
-        address: int64, start of the block.
         size: int64, rounded size in bytes.
         segment: int64, row in `Segments`.
         requested: int64, requested size in bytes; 0 for a free block, for which the file contains an outdated size.
         requested_known: bool, whether the file contains the requested size; if not, ``requested`` is the rounded size.
         state: uint8, index into `STATES`.
-        stack: int32, index into the stack table; -1 if there is none.
     """
 
     device: NDArray[np.int64]

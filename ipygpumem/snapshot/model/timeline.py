@@ -54,8 +54,7 @@ class Curve:
     def at(self, time_us: int) -> int:
         """Return the usage in bytes at a time, given in microseconds since the Unix epoch.
 
-        Raises:
-            OptionError: The events have no timestamps.
+        Raises `OptionError` if the events have no timestamps.
         """
         if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
             raise OptionError(f"{time_us!r} is not a timestamp: expected microseconds since the Unix epoch")
@@ -160,7 +159,6 @@ class Allocations:
     Allocations in the events precede those that occur only in the segments. They are ordered by address and time.
 
     Attributes:
-        address: int64.
         size: int64, *requested* size in bytes.
         start: int64, event that allocated the memory, or -1 (`BEFORE`).
         free_requested: int64, event that requested the free; the number of events if the free was not requested, -1 if

@@ -45,13 +45,8 @@ class CudaCallCounts(PlainData):
     """Numbers of CUDA calls in a range of events, and the total sizes that they allocated, freed, mapped and unmapped.
 
     Attributes:
-        mallocs: Number of cudaMalloc calls, one for each segment.
-        frees: Number of cudaFree calls.
-        maps: Number of ranges mapped into expandable segments.
-        unmaps: Number of ranges unmapped from expandable segments.
         retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
             is an upper bound for the allocator's retries because ``torch.cuda.empty_cache`` also releases segments.
-        ooms: Number of out-of-memory errors.
     """
 
     mallocs: int
@@ -76,7 +71,6 @@ class RegionRepetition(PlainData):
         last: Last event in the region.
         before: Requested bytes before the region.
         after: Requested bytes at the end of the region.
-        peak: Maximum of the requested bytes during the region.
     """
 
     name: str

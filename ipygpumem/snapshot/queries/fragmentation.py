@@ -42,8 +42,6 @@ class Fragmentation(PlainData):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
-        free: Total size of the free blocks.
-        largest: Size of the largest free block.
         pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
@@ -146,7 +144,6 @@ class OomAnalysis(PlainData):
     Attributes:
         asked: Requested size in bytes, rounded by the allocator.
         device_free: Free device memory in bytes when the allocation failed; None if not recorded.
-        reason: Sentences that explain the failure.
     """
 
     device: int

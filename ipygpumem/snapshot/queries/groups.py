@@ -36,7 +36,6 @@ class Group:
     """Allocations with a common property.
 
     Attributes:
-        bytes: Requested bytes.
         file: Source file when grouping by line, function or file.
         line: Line number when grouping by line.
         name: Name of the function when grouping by line or function.

@@ -31,8 +31,7 @@ class LiveSet:
     def by(self, key: str) -> tuple[Group, ...]:
         """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest group first.
 
-        Raises:
-            OptionError: The key does not exist.
+        Raises `OptionError` if the key does not exist.
         """
         return group_rows(self.snapshot, self.timeline, self.rows, key)
 
@@ -56,7 +55,6 @@ class RequestedBytesPeak(PlainData):
         requested: Maximum in bytes, including freed blocks that another stream still uses.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
-        live: Allocations that are alive at the peak.
     """
 
     device: int = field(metadata={"key": None})

@@ -86,8 +86,7 @@ class PickleReader:
     def memoized(self, index: int, chain: int = 0) -> Any:
         """Return the object at a memo index, decoding its entry if necessary. ``chain`` is the recursion depth.
 
-        Raises:
-            NotColumnarError: The recursion is too deep because entries refer to each other.
+        Raises `NotColumnarError` if the recursion is too deep because entries refer to each other.
         """
         if self.memo[index] is _PENDING:
             # take the last run with this memo index: the runs before it do not contain memoized objects

@@ -147,9 +147,7 @@ class StackBuilder:
         if number is not None:  # a file can repeat a long list in two bytes
             return number
         if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
-            raise SnapshotLimitError(
-                f"{where}: a call stack of {len(frames):,} frames exceeds the limit of {_MAX_FRAMES:,}"
-            )
+            raise SnapshotLimitError(f"{where}: a stack of {len(frames):,} frames exceeds the limit of {_MAX_FRAMES:,}")
         items = sequence(frames, where)
         ids = array("Q", map(id, items)).tobytes()
         number = self._stack_of.get(ids)

@@ -237,9 +237,8 @@ def _compare(
     shares[step.is_workspace] = 0  # a library may select an algorithm with a workspace at only some sizes
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
     other_shares[run.is_workspace] = 0
-    unmatched = _by_line(first, np.flatnonzero(missing), shares) + _by_line(
-        second, np.flatnonzero(only_in_second), other_shares
-    )
+    unmatched = _by_line(first, np.flatnonzero(missing), shares)
+    unmatched += _by_line(second, np.flatnonzero(only_in_second), other_shares)
     return Deviation(
         size=size,
         predicted=run.peak + step.peak_with(sizes)[1] - own_peak,

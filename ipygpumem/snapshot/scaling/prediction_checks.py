@@ -31,14 +31,11 @@ _MAX_SHARE = 0.005
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:
     """Return the polynomials for the sizes of allocations. `ScaledRecording.from_recordings` describes ``axis``.
 
-    Raises:
-        OptionError: ``axis`` is invalid, or more sizes must be recorded.
+    Raises `OptionError` if ``axis`` is invalid, or more sizes must be recorded.
     """
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
-        raise OptionError(
-            f"{axis!r} does not describe the axes: expected 'linear', 'quadratic' or 'automatic' for each axis"
-        )
+        raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")
     first, *others = sorted(product(*(_DEGREES[name] for name in names)), key=sum)
     best = matched.fit(first)
     error = _largest_error(matched, best)

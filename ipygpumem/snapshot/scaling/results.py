@@ -49,7 +49,6 @@ class Deviation(PlainData):
         difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
         allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
             descending order of the difference.
-        unmatched: Allocations that have no counterpart.
     """
 
     size: tuple[int, ...]
@@ -98,15 +97,12 @@ class Prediction(PlainData):
     Attributes:
         capacity: Limit of reserved memory; None without a limit.
         requested: Maximum of the requested bytes.
-        allocated: Peak allocated memory.
-        reserved: Peak reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change in the requested bytes from the start to the end of the step.
         phase: Phase of the step at the peak of the requested bytes, as in `PredictionPiece`.
-        line: Line at the peak, as in `PredictionPiece`.
     """
 
     size: tuple[int, ...]

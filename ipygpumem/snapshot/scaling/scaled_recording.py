@@ -75,9 +75,7 @@ class ScaledStep:
         sizes, levels, event = self._sizes_levels_and_peak_event(size, factors)
         requested = int(levels.max())
         if requested >= _MAX_BYTES:
-            raise OptionError(
-                f"the size {size!r} is too large: the step would need more than {_MAX_BYTES // GIB:,} GiB"
-            )
+            raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
         requests = self.step_requests.with_sizes(sizes)
         result = self._run(requests, chosen, limit)
         outcome, retries, missing = FITS, result.allocator.retries, 0

@@ -25,7 +25,6 @@ class SimulatedAllocation:
     """A simulated allocation.
 
     Attributes:
-        size: Requested size in bytes.
         frames: Call stack in the format of PyTorch's snapshots, innermost frame first; empty if it is unknown.
         context: String by which `Group` objects with the key ``"context"`` are formed.
         metadata: String by which `Group` objects with the key ``"metadata"`` are formed.

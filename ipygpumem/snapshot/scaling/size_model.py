@@ -89,9 +89,7 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
     """Return sizes on each axis that determine polynomials of the given degrees, and whose combinations were recorded.
 
     The two sizes with the largest distance are chosen and, for a quadratic polynomial, a size near their middle.
-
-    Raises:
-        OptionError: There are no such sizes.
+    Raises `OptionError` if there are no such sizes.
     """
 
     def quality(nodes: tuple[tuple[int, ...], ...]) -> tuple[int, float]:

@@ -31,8 +31,6 @@ class InitialState:
     """The memory of a device at one moment.
 
     Attributes:
-        snapshot: The snapshot that contains the state.
-        recording: The recording of the device.
         state: Segments and blocks. The true sizes of the blocks are known if the replay reproduces the recording.
     """
 
@@ -44,8 +42,7 @@ class InitialState:
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
         """Return the state right after an event; -1 stands for the time before the first event.
 
-        Raises:
-            ReplayError: The recording cannot be replayed.
+        Raises `ReplayError` if the recording cannot be replayed.
         """
         recording = verified(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
@@ -67,7 +64,6 @@ class StepRequests:
         start: Event of each allocation of the step.
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
         block_ends: Event that frees each block of the state; the number of events if the block is not freed.
-        count: Number of allocations of the step.
         events: Event in the recording for each of ``operations``.
         pool_of: For each allocation and block, the index of the pool for large requests.
         resized: Mask of the blocks of the state that have the size of the allocation that has made them.

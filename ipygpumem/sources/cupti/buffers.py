@@ -108,9 +108,7 @@ class ActivityBuffers:
         except Exception as error:
             for descriptor in self._pipes:
                 os.close(descriptor)
-            raise CuptiError(
-                f"llvmlite cannot compile the CUPTI callbacks on this machine: {first_line(error)}"
-            ) from error
+            raise CuptiError(f"llvmlite cannot compile the CUPTI callbacks: {first_line(error)}") from error
         os.write(free_in, b"".join(map(_ADDRESS.pack, sorted(self._addresses))))
         os.register_at_fork(after_in_child=self._detach)
 

@@ -60,9 +60,7 @@ class Cupti:
     def __init__(self, library: Any | None = None) -> None:
         self._library = _loaded() if library is None else library
         if not hasattr(self._library, _NEWEST_FUNCTION):
-            raise CuptiError(
-                f"this version of CUPTI is too old: it has no {_NEWEST_FUNCTION} (CUDA 12.8 or later is required)"
-            )
+            raise CuptiError(f"CUPTI is too old: it has no {_NEWEST_FUNCTION} (CUDA 12.8 or later is required)")
 
     def _call(self, name: str, *arguments: Any) -> int:
         code = int(getattr(self._library, name)(*arguments))

@@ -274,7 +274,7 @@ def test_compiled_modules_are_reported_as_a_whole(traffic, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.modules.collect.cause_recompilation", lambda: True)
     with ipygpumem.measure(modules=model) as m:
         model(x)
-    assert "recompiles compiled modules" in tree_of(m).notes[-1]
+    assert "recompiles modules" in tree_of(m).notes[-1]
 
 
 @needs_hidden_hooks

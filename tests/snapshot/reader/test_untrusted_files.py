@@ -384,7 +384,7 @@ def test_maximum_depth_of_stacks():
     assert [len(snapshot.stacks.stack(number)) for number in snapshot.timelines[0].trace.stack] == [63000, 56000, 49000]
     assert len(snapshot.stacks.node_frame) == 63000 + 56000 - 8 + 49000 - 7
     trace[1]["frames"] = frames * 8000
-    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[0\]\[1\]: frames: a call stack of 72,000"):
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[0\]\[1\]: frames: a stack of 72,000"):
         Snapshot.load({"device_traces": [trace]})
 
 

@@ -75,8 +75,7 @@ class Engines:
     def start(self, timeout: float = 60) -> None:
         """Load ipygpumem on the engines and start monitoring the cells submitted to them.
 
-        Raises:
-            OptionError: The client has no engines.
+        Raises `OptionError` if the client has no engines.
         """
         if not self.numbers:
             raise OptionError("this client has no engines: start a cluster, and wait until its engines are running")

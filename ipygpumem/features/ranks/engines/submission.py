@@ -21,7 +21,6 @@ class Submission:
     """Code that one notebook cell submitted to several engines.
 
     Attributes:
-        cell: Index of the notebook cell.
         replies: Reply of each engine, an ``ipyparallel.AsyncResult``, by engine ID.
         reported: IDs of the engines whose reports have already been merged.
     """
