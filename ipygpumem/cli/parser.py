@@ -88,13 +88,7 @@ def _view(arguments: argparse.Namespace) -> int:
 _OPTIONS = (
     Option(("--no-source",), None, "omit the source code of recorded cells"),
     Option(("--strip-paths",), None, "omit directory names, the file name of FILE and strings in allocator settings"),
-    Option(
-        ("--theme",),
-        "THEME",
-        "color theme: light, dark or auto (default), which follows the system",
-        choices=("auto", "light", "dark"),
-        default="auto",
-    ),
+    Option(("--theme",), "THEME", "color theme: auto (default), light or dark", ("auto", "light", "dark"), "auto"),
 )
 PAGE_COMMANDS = (
     Command(
@@ -103,11 +97,7 @@ PAGE_COMMANDS = (
         (
             *VIEW.options,
             *_OPTIONS,
-            Option(
-                ("-o", "--output"),
-                "OUT",
-                "output file (default: the file name of FILE with the extension .html, in the current directory)",
-            ),
+            Option(("-o", "--output"), "OUT", "output file (default: the name of FILE with .html)"),
         ),
         shell=_html,
     ),

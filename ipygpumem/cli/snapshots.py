@@ -190,10 +190,7 @@ COMMANDS = (
             *_GROUPS,
             Option(("--first",), "EVENT", "include only allocations made after this event", default=-1, type=_integer),
             Option(
-                ("--last",),
-                "EVENT",
-                "include only allocations that are live after this event (default: the last)",
-                type=_integer,
+                ("--last",), "EVENT", "include only allocations live after EVENT (default: the last)", type=_integer
             ),
         ),
         shell=_query(_leaks),

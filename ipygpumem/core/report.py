@@ -202,13 +202,8 @@ def build_report(
         start = before.devices.get(name) or _before_context(end)
         if name not in devices if devices is not None else not (start.context or end.context):
             continue
-        reports[name] = DeviceReport(
-            before=start,
-            after=end,
-            high=peaks.get(name),
-            sampled=(sampled or {}).get(name),
-            unsampled=(sampling_problems or {}).get(name, ""),
-        )
+        samples = (sampled or {}).get(name), (sampling_problems or {}).get(name, "")
+        reports[name] = DeviceReport(start, end, peaks.get(name), *samples)
     return Report(
         devices=reports,
         host=HostReport(before=before.host, after=after.host),

@@ -21,18 +21,9 @@ _SNAPSHOT = Option(
     "variable, {host} to the host name, {time} to the start time, and {rank} to the rank or engine ID",
     is_path=True,
 )
-_VIEW = Option(
-    ("--view",),
-    None,
-    "show the snapshot below the report: in the viewer, or as an image if no front end is connected; requires "
-    "--snapshot",
-)
+_VIEW = Option(("--view",), None, "show the snapshot below the report; requires --snapshot")
 _LINES = (
-    Option(
-        ("--lines",),
-        None,
-        "report memory usage line by line, for the cell and for the notebook's functions that it calls",
-    ),
+    Option(("--lines",), None, "report memory usage line by line for the cell and the functions that it calls"),
     Option(
         ("-f", "--function"),
         "NAME",
@@ -41,18 +32,8 @@ _LINES = (
         accepts_many=True,
     ),
 )
-_MODULES = Option(
-    ("--modules",),
-    "NAME",
-    "report this model's memory usage by module and by phase (forward, backward, optimizer) during training or "
-    "inference steps",
-)
-_OUTSIDE = Option(
-    ("--outside",),
-    None,
-    "report memory outside PyTorch by library, based on CUPTI records and on the counters of CuPy, JAX and other "
-    "libraries; requires ipygpumem[outside]",
-)
+_MODULES = Option(("--modules",), "NAME", "report this model's memory usage by module and by phase of a step")
+_OUTSIDE = Option(("--outside",), None, "report memory outside PyTorch by library; requires ipygpumem[outside]")
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU, relative to the start, exceeds SIZE, such as 2GiB"),
     Option(("--limit-held",), "SIZE", "fail if allocated memory grows by more than SIZE, such as 0"),
@@ -82,11 +63,7 @@ _ENGINES = (
         'run the cell, as %%px does, on the engines monitored by "%gpumem engines"; with --snapshot '
         "run_{rank}.pickle, the report compares a typical engine with the engine that differs most, line by line",
     ),
-    Option(
-        ("--collect",),
-        "DIRECTORY",
-        "copy the engines' snapshots to this local directory; requires --engines and --snapshot",
-    ),
+    Option(("--collect",), "DIRECTORY", "copy snapshots to this local directory; requires --engines and --snapshot"),
 )
 _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
 CELL = (*_MEASURED, *_ENGINES, DEVICE, _QUIET, _VAR, HELP)

@@ -133,12 +133,7 @@ def _options(file_help: str) -> tuple[Option, ...]:
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
         Option(("--page",), "N", "page number (page 1 contains the newest rows or the largest values)", type=positive),
         Option(("--plot",), None, "plot the memory usage and the peak of each cell", only_interface="magic"),
-        Option(
-            ("--plot",),
-            "OUT.png",
-            "plot the memory usage and the peak of each cell (one file only)",
-            only_interface="shell",
-        ),
+        Option(("--plot",), "OUT.png", "plot the memory usage and the peak of each cell", only_interface="shell"),
         HELP,
     )
 

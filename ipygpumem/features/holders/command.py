@@ -58,11 +58,7 @@ WHO = Command(
     "list the variables and objects that hold memory",
     (
         Option(("names",), "NAME", "show only the holders with these names", accepts_many=True, usage="[NAME...]"),
-        Option(
-            ("--new",),
-            None,
-            "show only tensors created in this cell or, if it contains no other code, since the last search",
-        ),
+        Option(("--new",), None, "show only tensors that are new in this cell or since the last search"),
         Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
         Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in host memory"),

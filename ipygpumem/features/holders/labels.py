@@ -228,12 +228,9 @@ def _members(*members: tuple[str, ReferenceLabel]) -> Any:
 
 _UNNAMED, _PARTIAL = ReferenceLabel(""), ReferenceLabel(" (partial)")
 _BY_BASE: dict[int, Any] = {
-    id(tuple): _sequence_labels,
-    id(list): _sequence_labels,
-    id(collections.deque): _sequence_labels,
+    **dict.fromkeys(map(id, (tuple, list, collections.deque)), _sequence_labels),
     id(np.ndarray): _array_labels,
-    id(set): _set_labels,
-    id(frozenset): _set_labels,
+    **dict.fromkeys(map(id, (set, frozenset)), _set_labels),
     id(type): _class_labels,
     id(BaseException): _exception_labels,
 }

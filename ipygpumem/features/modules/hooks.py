@@ -17,12 +17,7 @@ from ipygpumem.sources.pytorch import CallObservers, WrappedFunctions, remove_ow
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
 _COMPILED_CALL = "_compiled_call_impl"
-_ALL_TABLES = (
-    "_global_backward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-)
+_ALL_TABLES = tuple(f"_global_{kind}_hooks" for kind in ("backward_pre", "backward", "forward", "forward_pre"))
 _OUR_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called")
 
 

@@ -77,14 +77,8 @@ class DataFlow:
 
 
 CATEGORIES = (
-    "parameter",
-    "optimizer state",
-    "input",
-    "temporary",
-    "activation",
-    "gradient",
-    "autograd detail",
-    "unknown",
+    *("parameter", "optimizer state", "input", "temporary", "activation", "gradient"),
+    *("autograd detail", "unknown"),
 )
 """Names of the categories in the stacking order of PyTorch's memory timeline."""
 PARAMETER, STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD, UNKNOWN = range(len(CATEGORIES))

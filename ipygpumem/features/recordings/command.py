@@ -98,19 +98,8 @@ VIEW = Command(
     "view",
     "open snapshots in the viewer, up to eight side by side",
     (
-        Option(
-            ("files",),
-            "FILE",
-            "snapshot file (pickle or JSON, optionally compressed: .gz, .xz); up to eight are shown side by side",
-            accepts_many=True,
-            is_path=True,
-        ),
-        Option(
-            ("--set",),
-            "SETTINGS",
-            "also show reserved memory and segments with these allocator settings, such as expandable_segments:True",
-            type=_settings,
-        ),
+        Option(("files",), "FILE", "snapshot file (pickle, JSON, .gz or .xz)", accepts_many=True, is_path=True),
+        Option(("--set",), "SETTINGS", "also show other settings, such as expandable_segments:True", type=_settings),
         HELP,
     ),
     magic=_view,

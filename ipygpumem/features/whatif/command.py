@@ -75,12 +75,7 @@ WHATIF = Command(
             accepts_many=True,
             type=_settings,
         ),
-        Option(
-            ("--capacity",),
-            "SIZE",
-            "show which settings let the program fit into this memory, such as 24GiB",
-            type=byte_count,
-        ),
+        Option(("--capacity",), "SIZE", "show which settings fit into this memory, such as 24GiB", type=byte_count),
         Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_index),
         HELP,
     ),

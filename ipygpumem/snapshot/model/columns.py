@@ -10,17 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTIONS = (
-    "alloc",
-    "free_requested",
-    "free_completed",
-    "segment_alloc",
-    "segment_free",
-    "segment_map",
-    "segment_unmap",
-    "oom",
-    "snapshot",
-    "annotate",
-    "other",
+    *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
+    *("oom", "snapshot", "annotate", "other"),
 )
 """Names of the values of the ``action`` column. ``other`` stands for any action that torch 2.15 does not record."""
 
