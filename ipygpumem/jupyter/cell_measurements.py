@@ -16,7 +16,7 @@ from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
-from ipygpumem.features.holders.baseline import HolderBaselines
+from ipygpumem.features.holders.command import HolderBaselines
 from ipygpumem.features.oom.observer import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
@@ -144,7 +144,10 @@ class CellMeasurements:
         """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
-        cell, last = self._pop(result)
+        cell, last = self.running.pop(result)
+        if last and self._has_metadata:
+            self._has_metadata = False
+            self._runtime.active_recording.end_cell()
         if cell is None or cell.measurement is None or cell.plan is None:
             if cell is not None:
                 self._drop(cell)
@@ -171,13 +174,6 @@ class CellMeasurements:
     def _set_cell(self, number: int | None) -> None:
         self._has_metadata = True
         self._runtime.active_recording.set_cell(number)
-
-    def _pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        cell, last = self.running.pop(result)
-        if last and self._has_metadata:
-            self._has_metadata = False
-            self._runtime.active_recording.end_cell()
-        return cell, last
 
     def _end(
         self, cell: RunningCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool

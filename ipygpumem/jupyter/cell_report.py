@@ -17,8 +17,8 @@ from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
-from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import new_holders
+from ipygpumem.features.holders.command import HolderBaselines
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.oom.observer import OomRecording, failed_allocations
 from ipygpumem.features.profile.collect import ProfileCollector

@@ -80,12 +80,8 @@ def _option_lines(options: Iterable[Option]) -> list[str]:
     for option in options:
         value = f" {option.metavar}" if option.metavar else ""
         flags = str(option.metavar) if option.is_argument else ", ".join(option.flags) + value
-        lines += textwrap.wrap(
-            option.help,
-            110,
-            initial_indent=f"  {flags.ljust(_INDENT - 4)}  ",
-            subsequent_indent=" " * _INDENT,
-        )
+        indent = f"  {flags.ljust(_INDENT - 4)}  "
+        lines += textwrap.wrap(option.help, 110, initial_indent=indent, subsequent_indent=" " * _INDENT)
     return lines
 
 

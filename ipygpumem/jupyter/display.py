@@ -20,8 +20,7 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, tables_bundle, text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.history.model import output_metadata
-from ipygpumem.features.profile.model import ProfileSummary
-from ipygpumem.features.profile.table import category_tables
+from ipygpumem.features.profile.model import ProfileSummary, category_tables
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.features.report.short_report import short_bundle
 

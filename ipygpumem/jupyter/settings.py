@@ -13,7 +13,7 @@ from traitlets.config import Config, Configurable
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
-from ipygpumem.features.history.log import ReportLog
+from ipygpumem.features.history.load import ReportLog
 from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.measurement.runtime import current
 

@@ -23,12 +23,7 @@ from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
-_LIBRARY_OF_POOL = {
-    "CuPy's pool": "CuPy",
-    "JAX's pool": "JAX/XLA",
-    "numba's arrays": "numba",
-    "RMM's allocations": "RMM",
-}
+_LIBRARIES = {"CuPy's pool": "CuPy", "JAX's pool": "JAX/XLA", "numba's arrays": "numba", "RMM's allocations": "RMM"}
 _TRIES = 3
 _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that use one"
 
@@ -163,7 +158,7 @@ def _pools(index: int, owners: dict[AllocationOwner, int], *, shared: bool) -> l
             recorded = sum(nbytes for owner, nbytes in owners.items() if owner.pooled) if pool.name == STREAMS else 0
             name = f"{pool.name}, unused" if recorded else pool.name
         else:
-            library = _LIBRARY_OF_POOL.get(pool.name)
+            library = _LIBRARIES.get(pool.name)
             recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
             name = f"{pool.name}, allocated before recording began" if recorded else pool.name
         if nbytes - recorded >= VISIBLE:

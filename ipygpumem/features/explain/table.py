@@ -134,10 +134,7 @@ title="{{ row.step.label }} {{ row.text }}"></span></td>\
 
 def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
     """Format waterfall charts as HTML tables, in which tooltips show the reason for each step's accuracy."""
-    values = [
-        (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
-        for waterfall in waterfalls
-    ]
+    values = [(chart, list(_rows(chart)), [*dict.fromkeys(_html_notes(chart)), *chart.notes]) for chart in waterfalls]
     return template(_HTML)(waterfalls=values, note=note)
 
 

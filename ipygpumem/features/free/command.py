@@ -1,12 +1,15 @@
-"""The command ``%gpumem free``."""
+"""The command ``%gpumem free`` and its tables of the memory usage before and after."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+from collections.abc import Sequence
+from dataclasses import replace
 
-from ipygpumem.core.reading import Reading
-from ipygpumem.core.units import MIB, many, size
+from ipygpumem.core.reading import DeviceReading, Reading
+from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.units import MIB, change_text, difference, many, size, usage_text
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option
 from ipygpumem.features.holders.model import Holders
 from ipygpumem.sources import allocator
@@ -16,7 +19,6 @@ _MAX_HOLDERS = 5
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.free.collect import check_names, forget_exception, forget_outputs, forget_variables
-    from ipygpumem.features.free.table import release_tables
     from ipygpumem.features.holders.collect import holders
 
     shell = notebook.shell
@@ -86,3 +88,33 @@ FREE = Command(
     ),
     magic=_run,
 )
+
+
+_HEADER = ("before", "after", "change")
+
+
+def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
+    """Create a table for each device that this process uses or, if it uses none, for host memory."""
+    tables = [
+        _device_table(before.devices[name], device)
+        for name, device in after.devices.items()
+        if device.context and name in before.devices
+    ]
+    if not tables:
+        rss = _row("this process (RSS)", before.host.rss, after.host.rss, 0)
+        tables = [Table("host memory", _HEADER, (rss,))]
+    freed = f"freed: {'; '.join(removed)}" if removed else "nothing to free"
+    return [*tables[:-1], replace(tables[-1], notes=(freed, *notes))]
+
+
+def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
+    rows = [_row("allocated (tensors)", before.allocated, after.allocated, 1)]
+    if before.pending or after.pending:
+        rows.append(_row("pending (freed, waiting for another stream)", before.pending, after.pending, 1))
+    rows.append(_row("cached", before.cached, after.cached, 1))
+    rows.append(_row("free", before.free, after.free, 0))
+    return Table(after.name, _HEADER, tuple(rows))
+
+
+def _row(label: str, before: int | None, after: int | None, level: int) -> TableRow:
+    return TableRow(label, (usage_text(before), usage_text(after), change_text(difference(before, after))), level)

@@ -15,8 +15,8 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.history.comparison import RowPair, pair_rows
 from ipygpumem.features.history.load import SessionRows, read_notebook, read_rows, short_names
+from ipygpumem.features.history.model import RowPair, pair_rows
 from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
 
 _COMPARED = ("held", "peak", "outside", "seconds")

@@ -15,10 +15,8 @@ from ipygpumem.core.files import check_path, import_library, write_file
 from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
-from ipygpumem.features.history.comparison import previous_run_note
-from ipygpumem.features.history.load import read_reports
-from ipygpumem.features.history.log import ReportLog
-from ipygpumem.features.history.model import ReportRow, report_rows
+from ipygpumem.features.history.load import ReportLog, read_reports
+from ipygpumem.features.history.model import ReportRow, previous_run_note, report_rows
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.runtime import current
 
@@ -71,16 +69,12 @@ class Reports(Sequence["Report"]):
             if len(reports) > self._limit:
                 self._remove_from_runs(reports.popleft())
                 self.dropped += 1
-            if len(reports) > _MAX_DETAILED:
-                self._remove_details(len(reports) - _MAX_DETAILED - 1)
+            index = len(reports) - _MAX_DETAILED - 1
+            if index >= 0 and (reports[index].lines or reports[index].modules):
+                self._remove_from_runs(reports[index])
+                reports[index] = dataclasses.replace(reports[index], lines=(), modules=())
         if self._log is not None:
             self._log.write(report)
-
-    def _remove_details(self, index: int) -> None:
-        report = self._reports[index]
-        if report.lines or report.modules:
-            self._remove_from_runs(report)
-            self._reports[index] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
         """Return ``(current, previous)``: the reports of this run of the cell and of its previous run."""

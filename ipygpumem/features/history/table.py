@@ -11,8 +11,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.text import clip
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, signed
-from ipygpumem.features.history.comparison import RowPair
-from ipygpumem.features.history.model import ReportRow
+from ipygpumem.features.history.model import ReportRow, RowPair
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """Columns by which tables can be sorted, with the `ReportRow` field of each column."""

@@ -42,13 +42,14 @@ class LimitsCollector(Collector):
 
 
 def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool) -> GPUMemLimitExceeded:
+    from ipygpumem.features.holders.collect import holders
+
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
     parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]
     on_gpu = [excess for excess in report.excesses if excess.where != "host"]
-    holders = _largest_holders() if on_gpu else []
-    if holders:
-        parts.append(f"largest holders now: {', '.join(holders)}")
+    if on_gpu and (largest := attempt(lambda: holders().largest(_MAX_HOLDERS))):  # without holders if the search fails
+        parts.append(f"largest holders now: {', '.join(map(str, largest))}")
     if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
         parts.append("run this cell with %%gpumem --limit to find the responsible line of code")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
@@ -72,10 +73,3 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
 
 def _first_known(lines: Sequence[AllocationSite]) -> str:
     return next((line.label for line in lines if line.known), "")
-
-
-def _largest_holders() -> list[str]:
-    from ipygpumem.features.holders.collect import holders
-
-    # without holders if the search fails
-    return [str(holder) for holder in attempt(lambda: holders().largest(_MAX_HOLDERS)) or ()]

@@ -83,10 +83,8 @@ class EarlierRuns:
 
         ``snapshot`` was saved when the allocation failed.
         """
-        failed, reserved = (
-            self._run(source, variables, {}),
-            None if failure.reading is None else failure.reading.reserved,
-        )
+        failed = self._run(source, variables, {})
+        reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
             return ""
         timeline = snapshot.timeline(int(failure.device.removeprefix("cuda:")))
@@ -111,11 +109,8 @@ class EarlierRuns:
         ]
         steps = [(value, step) for value, step in steps if len(step.rows)]
         state = InitialState.at(snapshot, timeline.device, lookup.event(self._begin))
-        capacity, limit, label = (
-            reserved + failure.available,
-            failed.values[name],
-            f"{name} " if isinstance(name, str) else "",
-        )
+        capacity, limit = reserved + failure.available, failed.values[name]
+        label = f"{name} " if isinstance(name, str) else ""
         for scaled, sizes in _predictions(steps, state):
             largest = scaled.largest(capacity, last=limit - 1, after_release=True) if time.allows(0) else None
             if largest is not None and largest >= steps[-1][0]:

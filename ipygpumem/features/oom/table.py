@@ -30,7 +30,10 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
         failure_time = "at the time of the failure" if panel.count == 1 else "at the time of the first failure"
         title = f"{title} {failure_time if panel.caught else 'now'}"
     notes = (note for note in last.notes if not note.startswith("%gpumem"))  # the advice contains these
-    tables[-1] = replace(last, title=title, notes=(*notes, *_advice(panel)))
+    cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
+    added = f"cells that added the most memory since the baseline: {cells}" if cells else ""
+    advice = filter(None, (added, *panel.advice, panel.failure.saved))
+    tables[-1] = replace(last, title=title, notes=(*notes, *advice))
     return tables
 
 
@@ -78,9 +81,3 @@ def _request(panel: OutOfMemoryReport) -> list[str]:
     if panel.count > 1:
         sentences.append(f"{panel.count:,} allocations failed in this cell; the last failure is shown")
     return sentences
-
-
-def _advice(panel: OutOfMemoryReport) -> list[str]:
-    cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
-    added = f"cells that added the most memory since the baseline: {cells}" if cells else ""
-    return [sentence for sentence in (added, *panel.advice, panel.failure.saved) if sentence]

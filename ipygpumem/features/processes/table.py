@@ -45,10 +45,7 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
     """Add a row for each of the other processes to the tables of a reading, below the row with their total."""
-    rows = {
-        device: [(process.title, (process.amount,), "") for process in of_device]
-        for device, of_device in processes.items()
-    }
+    rows = {name: [(process.title, (process.amount,), "") for process in users] for name, users in processes.items()}
     return _with_rows(tables, rows, lambda usage: (usage_text(usage),))
 
 

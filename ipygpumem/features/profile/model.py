@@ -1,9 +1,11 @@
-"""Data classes for the results of profiling a measurement."""
+"""Data classes and tables for the results of profiling a measurement."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import duration, precise_size
 
@@ -71,3 +73,18 @@ class ProfileSummary:
         notes += self.errors
         notes.append(f"profiling itself took {duration(self.seconds)}, slowed the code down and used host memory")
         return notes
+
+
+def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
+    """Return a table for each device with the categories of memory in use at its peak, largest first."""
+    tables = []
+    for peak in peaks:
+        rows = [
+            TableRow(category, (precise_size(nbytes), f"{nbytes / peak.bytes:.1%}" if peak.bytes > 0 else ""), 1)
+            for category, nbytes in sorted(peak.categories, key=lambda entry: -entry[1])
+            if nbytes
+        ]
+        rows.append(TableRow("all categories", (precise_size(peak.bytes), ""), 0))
+        title = f"{peak.device} at its peak ({duration(peak.seconds)} after the start of the profile), by category"
+        tables.append(Table(title, ("bytes", "share"), tuple(rows)))
+    return tables

@@ -42,11 +42,8 @@ RECORDING = (
 
 def recording_options(arguments: argparse.Namespace) -> RecordingOptions:
     """Return the recording options from parsed arguments."""
-    return RecordingOptions(
-        stacks=arguments.stacks or "python",
-        max_entries=arguments.max_entries or 1_000_000,
-        extra=dict(arguments.history),
-    )
+    extra = dict(arguments.history)
+    return RecordingOptions(arguments.stacks or "python", arguments.max_entries or 1_000_000, extra)
 
 
 def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:

@@ -12,12 +12,8 @@ _MAX_LINES, _MAX_NAMES = 5, 3
 
 def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
-    header = [
-        "reserved peak",
-        "change",
-        "fits from",
-        *([] if result.limit is None else [f"within {_mib(result.limit)}"]),
-    ]
+    within = [] if result.limit is None else [f"within {_mib(result.limit)}"]
+    header = ["reserved peak", "change", "fits from", *within]
     if result.failed:
         header.remove("change")
     rows = [_row(result, result.recorded, "as recorded")]

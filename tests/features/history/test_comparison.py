@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from fakes.sessions import cell
-from ipygpumem.features.history.comparison import pair_rows
-from ipygpumem.features.history.model import changed_rows
+from ipygpumem.features.history.model import changed_rows, pair_rows
 
 
 def pairs(before, after):

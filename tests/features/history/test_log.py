@@ -12,7 +12,7 @@ import pytest
 
 from fakes.sessions import cell
 from ipygpumem import OptionError, load_reports
-from ipygpumem.features.history.log import ReportLog
+from ipygpumem.features.history.load import ReportLog
 from ipygpumem.features.history.reports import Reports
 
 TESTS = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
 
 
 def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
-    from ipygpumem.features.history import log as module
+    from ipygpumem.features.history import load as module
 
     assert module._MAX_UNWRITTEN == 1000
     monkeypatch.setattr(module, "_MAX_UNWRITTEN", 10)
@@ -115,7 +115,7 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
 
 def test_two_threads_write_one_log(tmp_path, monkeypatch):
     """The second thread writes a report while the first one is writing."""
-    from ipygpumem.features.history import log as module
+    from ipygpumem.features.history import load as module
 
     log = ReportLog(tmp_path / "s.jsonl")
     append, thread = module._append, threading.Thread(target=log.write, args=(cell(2),))

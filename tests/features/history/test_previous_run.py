@@ -6,7 +6,7 @@ import pytest
 
 from fakes.reports import before, report
 from fakes.sessions import MIB, cell
-from ipygpumem.features.history.comparison import previous_run_note
+from ipygpumem.features.history.model import previous_run_note
 from ipygpumem.features.history.reports import Reports
 
 

@@ -5,8 +5,7 @@ import dataclasses
 from fakes.reports import before, report
 from fakes.sessions import cell, session
 from ipygpumem.core.tables import html_tables, text_tables
-from ipygpumem.features.history.comparison import pair_rows
-from ipygpumem.features.history.model import changed_rows
+from ipygpumem.features.history.model import changed_rows, pair_rows
 from ipygpumem.features.history.plot import history_plot
 from ipygpumem.features.history.table import TablePage, comparison_tables, history_tables
 

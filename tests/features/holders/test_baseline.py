@@ -9,8 +9,8 @@ import torch
 import torch._dynamo  # binds names of torch._C, which must happen before a fake GPU replaces them
 
 from fakes.allocation_mode import AllocationMode
-from ipygpumem.features.holders.baseline import HolderBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
+from ipygpumem.features.holders.command import HolderBaselines
 from ipygpumem.features.holders.reference_graph import Root
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.storages import StorageInspector
