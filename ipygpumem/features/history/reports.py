@@ -58,7 +58,8 @@ class Reports(Sequence["Report"]):
 
     def append(self, report: Report) -> None:
         """Add a report at the end."""
-        check_argument("report", report, Report, "a Report")
+        if not isinstance(report, Report):  # a call for every report would take longer
+            check_argument("report", report, Report, "a Report")
         reports = self._reports
         reports.append(report)
         if report.cell_id is not None:
