@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -20,13 +21,16 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 _SHARED = stat.S_ISVTX | stat.S_IWOTH
 _MAX_LINKS = 40
+_PROGRAM = re.compile(r"\.(ipynb|py)$", re.IGNORECASE)
+_SNAPSHOT = re.compile(r"\.(pickle|pkl)(\.gz|\.xz)?$", re.IGNORECASE)
 
 
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Check that a file can be written and return its absolute path.
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
-    refers to a directory or device, or is not writable. ``kind`` and ``example`` describe the file in error messages.
+    refers to a directory or device, is not writable, or is the name of an existing program, notebook or, unless a
+    snapshot is to be written, snapshot. ``kind`` and ``example`` describe the file in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -41,6 +45,9 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
         raise OptionError(f"{text} is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
         raise OptionError(f"{text} is write-protected")
+    is_other = _PROGRAM.search(target.name) or (kind != "snapshot" and _SNAPSHOT.search(target.name))
+    if is_other and kind != "log" and target.exists():  # reports are appended to a log
+        raise OptionError(f"{text} already exists and would be replaced by a {kind}: choose a name such as {example}")
     if not target.parent.is_dir():
         raise OptionError(f"the directory {target.parent} does not exist")
     try:

@@ -41,6 +41,17 @@ def test_existing_file(tmp_path):
     assert existing.read_text() == "old"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("x.py", "snapshot"), ("x.IPYNB", "page"), ("x.pickle", "page"), ("x.pkl.xz", "table")]
+)
+def test_programs_and_snapshots_are_not_replaced(tmp_path, name, kind):
+    path = tmp_path / name
+    assert check_path(path, kind) == path
+    path.write_text("")
+    with pytest.raises(OptionError, match=f"already exists and would be replaced by a {kind}: choose a name such as"):
+        check_path(path, kind)
+
+
 def test_symbolic_link(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link.pickle").symlink_to(tmp_path / "target" / "x.pickle")
