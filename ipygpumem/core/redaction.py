@@ -17,13 +17,13 @@ _FREQUENT, _MIN_PART, _MIN_SUM, _REDACTED = 0.3, 8, 20, "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
-    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|dsn|encrypt|headers?|hmac|jwt"
+    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|csrf|dsn|encrypt|headers?|hmac|jwt|kennwort"
     r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc|obscure|passcode|pat|pin(?! memory)"
     r"|private|psk|psw|salt|sas|session ?id|signature|unlock|unseal|(web)?hook)\b"
     r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
     r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb)"
-    r" ?key|(access|recovery|unlock) ?code|\bkeyfile|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
-    r"|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
+    r" ?key|(access|activation|recovery|unlock) ?code|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
+    r"|auth\b|keyfile|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
 )

@@ -80,6 +80,10 @@ operator unseal swordfish
 kv put db/password swordfish
 encrypt_string swordfish
 --psw=swordfish
+--masterauth swordfish
+--csrf swordfish
+--kennwort swordfish
+--activation-code swordfish
 kinit bob <<< swordfish
 --token --swordfish
 --token -- swordfish
