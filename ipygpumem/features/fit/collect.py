@@ -100,7 +100,7 @@ def fit_step(
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
             with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
-                refusal_text = search.run(saved.objects, updates)
+                refusal_text = search.run(saved, updates)
                 if isinstance(runner, StepRunner) and search.scaled is not None and search.capacity is not None:
                     facts = search.observations.facts(search.scaled, updates)
                     advisor = Advisor(search.scaled, facts, code.axes, search.capacity)

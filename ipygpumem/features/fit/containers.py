@@ -40,6 +40,18 @@ def added_items(container: Any, items: list[Any]) -> int:
     return int(_base(container).__len__(container)) - len(items)
 
 
+def replaced_items(container: Any, items: list[Any]) -> list[Any]:
+    """Return the items, keys and values that a container no longer has."""
+    base = _base(container)
+    if issubclass(base, bytearray | array.array):
+        return []
+    values, current = items, items_of(container)
+    if issubclass(base, dict):
+        values, current = ([part for item in pairs for part in item] for pairs in (values, current))
+    remaining = set(map(id, current))
+    return [value for value in values if id(value) not in remaining]
+
+
 def restore_items(container: Any, items: list[Any]) -> None:
     """Restore the items that `items_of` returned."""
     base = _base(container)
@@ -82,7 +94,8 @@ def attributes(instance: Any) -> dict[Any, Any]:
     if is_instance(instance, type):
         special = {"__dict__", "__weakref__", "__doc__", "__annotations__"}
         return {name: value for name, value in type_dict(instance).items() if name not in special}
-    slots = {name: value for base in mro(type(instance)) for name, value in slot_values(instance, base)}
+    classes = [base for base in mro(type(instance)) if "__slots__" in type_dict(base)]
+    slots = {name: value for base in classes for name, value in slot_values(instance, base)}
     return {**(instance_dict(instance) or {}), **slots}
 
 

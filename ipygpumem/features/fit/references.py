@@ -56,6 +56,12 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
         return ()
 
 
+def base_of_view(tensor: Any) -> tuple[Any, ...]:
+    """Return a tuple of the dense tensor of which a tensor is a view; an empty tuple if there is none."""
+    base = attempt(lambda: tensor._base)
+    return () if base is None or str(base.layout) != "torch.strided" else (base,)
+
+
 def sparse_components(tensor: Any) -> tuple[Any, ...]:
     """Return the tensors of indices and values of which a sparse tensor consists; an empty tuple for other tensors."""
     layout = str(attempt(lambda: tensor.layout))

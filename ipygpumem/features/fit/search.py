@@ -19,6 +19,7 @@ from ipygpumem.features.fit.model import Probe, Role
 from ipygpumem.features.fit.probes import Capacity, FitError, RecordedStep, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
+from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
@@ -81,14 +82,15 @@ class Search:
         """Return whether an update and the optimizer state that it creates stay within the memory limit."""
         return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
 
-    def run(self, objects: StepObjects, updates: Updates | NoUpdates) -> str:
+    def run(self, saved: SavedState, updates: Updates | NoUpdates) -> str:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-        self.observations = StepObservations(self.runner.torch, objects)
-        runs = self._runs(objects, updates)
+        self.observations = StepObservations(self.runner.torch, saved.objects)
+        runs = self._runs(saved.objects, updates)
         probe: Any = None
         try:
             while (request := self._request(runs, probe)) is not None:
+                saved.free_replaced_tensors()
                 probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
         except FitError as refusal:
             return str(refusal)

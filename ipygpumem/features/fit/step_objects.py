@@ -27,11 +27,11 @@ from ipygpumem.core.introspection import (
     is_instance,
     is_library_file,
     mro,
-    slot_values,
     type_dict,
 )
-from ipygpumem.features.fit.containers import items_of
+from ipygpumem.features.fit.containers import attributes, items_of
 from ipygpumem.features.fit.references import (
+    base_of_view,
     cell_contents,
     is_reference,
     queued_items,
@@ -117,6 +117,7 @@ class StepObjects:
         kind = type(value)
         if is_instance(value, self._torch.Tensor):
             self.tensors.append(value)
+            self._push(name, base_of_view(value))
             self._push(name, sparse_components(value))
             self._push(name, tensor_hooks(value))
             self._visit_attributes(value)
@@ -187,11 +188,10 @@ class StepObjects:
             self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
 
     def _visit_attributes(self, value: Any) -> None:
-        attributes = instance_dict(value)
-        slots = {name: item for base in mro(type(value)) for name, item in slot_values(value, base)}
-        if attributes is not None or slots:
+        items = attributes(value).items()
+        if items or instance_dict(value) is not None:
             self.instances.append(value)
-            self._pending += [*(attributes or {}).items(), *slots.items()]
+            self._pending += items
 
     def _visit_instance(self, value: Any) -> None:
         self._visit_attributes(value)

@@ -101,11 +101,10 @@ class OwnOptimizer(torch.optim.Optimizer):
 def test_other_optimizers_are_run_and_undone(allocations, optimizer):
     training = Training(optimizer)
     parameters = [*training.model.parameters()]
-    weights, places = [weight.clone() for weight in parameters], [weight.data_ptr() for weight in parameters]
+    weights = [weight.clone() for weight in parameters]
     result = ipygpumem.fit(training.step, range(1, 65))
     assert f"The update of {optimizer.__name__} cannot be computed" in str(result)
     assert all(torch.equal(old, new) for old, new in zip(weights, parameters, strict=True))
-    assert [weight.data_ptr() for weight in parameters] == places
     assert not training.optimizer.state
     assert parameters[0].grad is None
 

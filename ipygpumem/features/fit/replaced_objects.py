@@ -1,0 +1,93 @@
+"""Find the tensors that would have been deleted if the state of the step was not saved, because the step replaced them.
+
+As in Python's garbage collector, the references between the replaced objects are subtracted from their reference
+counts: an object is in use if it has other references, or if an object in use refers to it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from ipygpumem.core.introspection import attempt, is_instance
+from ipygpumem.features.fit.references import base_of_view
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
+
+
+def unused_tensors(torch: Any, replaced: list[Any], holders: Iterable[Any], instances: set[int]) -> list[Any]:
+    """Return the tensors to which only the saved state and other unused objects refer.
+
+    Args:
+        torch: The module torch.
+        replaced: Values that the step has replaced. They are removed from the list.
+        holders: Containers of the saved state, which refer to objects of the step.
+        instances: IDs of the objects whose attributes can be tensors of the step.
+    """
+    objects: dict[int, Any] = {}
+    reference = _add_unused_object(objects)
+    while replaced:
+        key = id(replaced[-1])
+        if key in objects or not gc.is_tracked(replaced[-1]):
+            replaced.pop()
+        else:
+            objects[key] = replaced.pop()
+            replaced += _referents(torch, objects[key], instances, native=True)
+    references = collections.Counter(map(id, gc.get_referents(*holders)))
+    references.update(id(value) for key in objects for value in _referents(torch, objects[key], instances))
+    others = {key: sys.getrefcount(objects[key]) - references[key] for key in objects}
+    own = others[reference]  # depends on the version of Python
+    tensors = [key for key in objects if is_instance(objects[key], torch.Tensor)]
+    views = collections.Counter(id(base) for key in tensors for base in base_of_view(objects[key]))
+    for key in tensors:
+        native = _native_references(objects[key])
+        others[key] += max(native - views[key], 0)  # such as those of an autograd graph
+        others[key] -= int(native > 0 and _counts_native_references(torch))
+    # an object with a weak reference can be used again
+    pending = [key for key in objects if others[key] > own or weakref.getweakrefcount(objects[key])]
+    used = set(pending)
+    while pending:
+        value = objects[pending.pop()]
+        found = set(map(id, _referents(torch, value, instances, native=True)))
+        pending += found & objects.keys() - used
+        used |= found
+    return [objects[key] for key in tensors if key not in used]
+
+
+def _add_unused_object(objects: dict[int, Any]) -> int:
+    value = _Unused()
+    objects[id(value)] = value
+    return id(value)
+
+
+class _Unused:
+    """An object without other references."""
+
+
+def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = False) -> list[Any]:
+    """Return the objects that a value refers to; with ``native``, also if the reference is not one of Python."""
+    if is_instance(value, torch.Tensor):
+        return [*gc.get_referents(value), *(base_of_view(value) if native else ())]
+    followed = issubclass(type(value), _CONTAINERS) or id(value) in instances
+    return gc.get_referents(value) if followed else []
+
+
+def _native_references(tensor: Any) -> int:
+    """Return how many objects of PyTorch's C++ code refer to a tensor; 1 if this is unknown."""
+    count: int | None = attempt(lambda: tensor._use_count() - 1)
+    return 1 if count is None else count
+
+
+@functools.cache
+def _counts_native_references(torch: Any) -> bool:
+    """Return whether references from C++ code are visible in the reference count of the Python object."""
+    tensor = torch.empty(1)
+    before = sys.getrefcount(tensor)
+    view = tensor[:0]
+    return sys.getrefcount(tensor) > before and view is not None

@@ -1,0 +1,252 @@
+"""Save and restore tensors, their gradients, and the contents of their storages in host memory.
+
+Storages and gradients are referred to weakly: those that the step replaces are freed, as they would be without the
+saved state, so that its runs need no more memory than other steps of the program.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ipygpumem.core.errors import first_line
+from ipygpumem.core.introspection import attempt
+from ipygpumem.core.units import many
+
+
+class _Storage:
+    """A storage. If it has been freed when it is restored, a new one with the same contents is equivalent."""
+
+    def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
+        self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
+        self._reference = import_module("torch.multiprocessing.reductions").StorageWeakRef(storage)
+        self._storage = None if weak and self._is_replaceable(storage) else storage
+        self.contents: Any = None
+
+    @staticmethod
+    def _is_replaceable(storage: Any) -> bool:
+        """Return whether a storage is ordinary memory, rather than that of a file, another process or an array."""
+        if not storage.resizable():
+            return False
+        return storage.device.type != "cpu" or not (storage.is_shared() or attempt(storage.is_pinned))
+
+    def current(self) -> Any:
+        """Return the storage. If it has been freed, create a new one."""
+        if self._storage is None:
+            untyped = self._torch.UntypedStorage
+            self._storage = untyped._new_with_weak_ptr(self._reference.cdata)
+            if self._storage is None:
+                self._storage = untyped(self.nbytes, device=self.device)
+        return self._storage
+
+    def save_contents(self, storage: Any) -> None:
+        self.contents = self._bytes(storage).to("cpu", copy=True)
+
+    def restore_contents(self) -> None:
+        storage = self.current()
+        if storage.nbytes() != self.nbytes:  # a copy to a smaller storage would overwrite other memory
+            storage.resize_(self.nbytes)
+        contents = self._bytes(storage)
+        # memory that the step has not changed may be read-only, such as that of a file
+        if self.device.type != "cpu" or not self._torch.equal(contents, self.contents):
+            contents.copy_(self.contents)
+
+    def _bytes(self, storage: Any) -> Any:
+        return self._torch.empty(0, dtype=self._torch.uint8, device=self.device).set_(storage)
+
+
+@dataclass(slots=True)
+class _Tensor:
+    """The state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
+
+    ``storage`` is None for tensors whose storages only their methods can copy. Then, ``alias`` is another tensor with
+    the same storages, or None for a gradient, and ``contents`` is a copy in host memory.
+    """
+
+    strong: Any
+    weak: Any
+    layout: tuple[Any, ...]
+    device: Any
+    version: int | None
+    requires_grad: bool
+    has_graph: bool
+    storage: _Storage | None
+    alias: Any = None
+    contents: Any = None
+
+    def tensor(self) -> Any:
+        return self.weak() if self.strong is None else self.strong
+
+
+class SavedTensors:
+    """The state of tensors and of their gradients.
+
+    Args:
+        torch: The module torch.
+        tensors: The tensors.
+        contents: Whether the contents will be saved. Otherwise, they must not be changed.
+    """
+
+    def __init__(self, torch: Any, tensors: Iterable[Any], *, contents: bool) -> None:
+        self._torch = torch
+        self._saves_contents = contents
+        self._storages: dict[int, _Storage] = {}
+        known = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
+        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in known}
+        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in known if _has_gradient(leaf)]
+
+    def _saved_gradient(self, gradient: Any) -> _Tensor | None:
+        return None if gradient is None else self._saved(gradient, strong=not self._saves_contents)
+
+    def _saved(self, tensor: Any, *, strong: bool) -> _Tensor:
+        storage = None
+        if self._is_plain(tensor):
+            value = tensor.untyped_storage()
+            storage = self._storages.get(value._cdata)
+            if storage is None:
+                storage = self._storages[value._cdata] = _Storage(self._torch, value, weak=self._saves_contents)
+        return _Tensor(
+            tensor if strong else None,
+            None if strong else weakref.ref(tensor),
+            _layout(tensor),
+            tensor.device,
+            _version(tensor),
+            tensor.requires_grad,
+            tensor.grad_fn is not None,
+            storage,
+            alias=tensor.data if strong and storage is None else None,
+        )
+
+    def _is_plain(self, tensor: Any) -> bool:
+        torch = self._torch
+        is_subclass = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        special = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+        return not is_subclass and tensor.layout is torch.strided and not tensor.is_nested and not special
+
+    def _all(self) -> list[_Tensor]:
+        return [*self._tensors.values(), *(saved for _, saved in self._gradients if saved is not None)]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the contents to save."""
+        total = sum(storage.nbytes for storage in self._storages.values())
+        return int(total + sum(_nbytes(saved.tensor()) for saved in self._all() if saved.storage is None))
+
+    def save_contents(self) -> None:
+        """Copy the contents to host memory."""
+        for saved in self._all():
+            tensor = saved.tensor()
+            if saved.storage is None:
+                # the components of a sparse tensor are saved
+                if saved.alias is None or not _is_sparse(tensor):
+                    saved.contents = tensor.detach().to("cpu", copy=True)
+            elif saved.storage.contents is None:
+                saved.storage.save_contents(tensor.untyped_storage())
+
+    def holders(self) -> list[Any]:
+        """Return the objects that refer directly to the tensors."""
+        return [*self._tensors.values(), *self._gradients]
+
+    def free(self, tensors: Iterable[Any]) -> bool:
+        """Free the storages of tensors that only this object refers to. Return whether there are any."""
+        freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
+        for saved in freed:
+            tensor = saved.tensor()
+            if saved.storage is not None:  # otherwise, the tensors that it consists of are freed
+                tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                tensor.grad = None
+        return bool(freed)
+
+    def resized(self) -> int:
+        """Return the number of storages whose size has changed."""
+        return sum(storage.current().nbytes() != storage.nbytes for storage in self._storages.values())
+
+    def restore(self) -> list[str]:
+        """Restore the tensors. Return sentences about those that could not be restored."""
+        restored: dict[int, Any] = {}
+
+        def restore_tensor(tensor: Any, saved: _Tensor) -> None:
+            restored[id(saved)] = self._restored(tensor, saved)
+
+        def restore_gradient(leaf: Any, saved: _Tensor | None) -> None:
+            leaf.grad = None if saved is None else restored.get(id(saved))
+
+        notes = restore_each(restore_tensor, [(saved.tensor(), saved) for saved in self._all()])
+        if self._saves_contents:
+            storages = [(storage,) for storage in self._storages.values()]
+            notes += restore_each(lambda storage: storage.restore_contents(), storages)
+        notes += restore_each(restore_gradient, self._gradients)
+        versions = [(restored[id(saved)], saved.version) for saved in self._all() if id(saved) in restored]
+        return notes + restore_each(self._set_version, versions)
+
+    def _restored(self, tensor: Any, saved: _Tensor) -> Any:
+        """Restore a tensor except for the contents of its storage, and return it."""
+        if tensor is None:  # nothing refers to the old gradient, so a new tensor with the same contents is equivalent
+            return self._alias(saved)
+        if tensor.grad_fn is not None and not saved.has_graph:
+            tensor.detach_()
+        if _layout(tensor) != saved.layout or (_is_sparse(tensor) and saved.alias is not None):
+            tensor.data = self._alias(saved)
+        if tensor.requires_grad != saved.requires_grad and tensor.is_leaf:
+            tensor.requires_grad_(saved.requires_grad)
+        if saved.contents is not None:
+            tensor.data.copy_(saved.contents)
+        return tensor
+
+    def _alias(self, saved: _Tensor) -> Any:
+        if saved.storage is None:
+            return saved.contents.to(saved.device, copy=True) if saved.alias is None else saved.alias
+        _, dtype, offset, stride, shape = saved.layout
+        return self._torch.empty(0, dtype=dtype, device=saved.device).set_(
+            saved.storage.current(), offset, shape, stride
+        )
+
+    def _set_version(self, tensor: Any, version: int | None) -> None:
+        if _version(tensor) == version:
+            return
+        set_version: Any = getattr(self._torch._C._autograd, "_unsafe_set_version_counter", None)
+        try:
+            set_version((tensor,), (version,))
+        except TypeError:  # before PyTorch 2.5
+            attempt(lambda: set_version(tensor, version))
+
+
+def restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Call a function with each tuple of arguments. Return a sentence if objects could not be restored."""
+    reasons = []
+    for arguments in objects:
+        try:
+            restore(*arguments)
+        except Exception as error:  # the other objects must be restored
+            reasons.append(f"{type(arguments[0]).__name__}, {type(error).__name__}: {first_line(error)}")
+    count = many(len(reasons), "object")
+    return [f"{count} could not be restored (the first: {reasons[0]})."] if reasons else []
+
+
+def _has_gradient(tensor: Any) -> bool:
+    """Return whether a tensor has a gradient or can obtain one."""
+    return tensor.retains_grad or (tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None))
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    parts = (lambda: tensor.untyped_storage()._cdata, lambda: tensor.dtype, tensor.storage_offset)
+    return tuple(map(attempt, (*parts, tensor.stride, tensor.size)))
+
+
+def _version(tensor: Any) -> int | None:
+    version: int | None = attempt(lambda: tensor._version)  # inference tensors have none
+    return version
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return str(attempt(lambda: tensor.layout)).startswith("torch.sparse")
+
+
+def _nbytes(tensor: Any) -> int:
+    storage = attempt(tensor.untyped_storage)
+    if storage is None:
+        return 0 if _is_sparse(tensor) else tensor.numel() * tensor.element_size()
+    return int(storage.nbytes())
