@@ -7,6 +7,8 @@ import functools
 import gc
 import pickle
 import re
+import signal
+import unittest.mock
 
 import pytest
 import torch
@@ -285,6 +287,20 @@ def test_modules_with_unusual_methods():
     model = nn.Sequential(layer)
     result = dry(lambda batch: model(torch.ones(batch, 8)).sum().backward())
     assert "* (Odd)" in {group.label for group in result.breakdown(4, by="module")}
+
+
+def test_interrupt_while_functions_are_replaced(monkeypatch):
+    check, replace = torch.serialization._check_save_filelike, unittest.mock._patch.__enter__
+
+    def interrupted(patch):
+        replacement = replace(patch)
+        signal.raise_signal(signal.SIGINT)
+        return replacement
+
+    monkeypatch.setattr(unittest.mock._patch, "__enter__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dry(item)
+    assert torch.serialization._check_save_filelike is check
 
 
 def test_caches_that_the_step_fills():
