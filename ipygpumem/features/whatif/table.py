@@ -38,11 +38,20 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
 
 def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     blocks = f"in blocks of at most {size(blockers.largest)}"
-    notes = [f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}, {blocks}."]
-    if blockers.smallest is not None:
+    notes = []
+    if blockers.reserved is not None:
+        notes.append(f"The request was served from new memory, after which {size(blockers.reserved)} was reserved.")
+    if blockers.segments:
+        free = f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}"
+        notes.append(f"{free}, {blocks}.")
+    if blockers.empty and blockers.reserved is not None:
+        free = f"{size(blockers.empty)} was free in unused segments"
+        notes.append(f"{free}, which PyTorch frees only if memory runs out or by torch.cuda.empty_cache().")
+    smallest = blockers.smallest
+    if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
         notes.append(
-            f"Freeing {many(len(blockers.smallest.rows), 'block')} ({size(blockers.smallest.bytes)}) in "
-            f"{many(blockers.smallest.segments, 'segment')} before the request would have been enough."
+            f"Freeing {many(len(smallest.rows), 'block')} ({size(smallest.bytes)}) in "
+            f"{many(smallest.segments, 'segment')} before the request would have been enough."
         )
     notes += [change.sentence() for change in blockers.changes]
     return notes

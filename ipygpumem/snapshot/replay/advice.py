@@ -1,4 +1,4 @@
-"""Changes to a program with which a failed request would have succeeded, each confirmed by a replay."""
+"""Changes to a program that avoid a failed request or lower the peak of reserved memory, confirmed by replays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, size
-from ipygpumem.snapshot.model.columns import is_in
+from ipygpumem.snapshot.model.columns import Action, is_in
 from ipygpumem.snapshot.replay.run import run
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
 _MIN_VARYING = 100
 """Number of blocks of varying size from which padding is considered."""
 _PARTS = 8
+_WORTHWHILE = 0.05
 _LONG_LIVED = 0.9
 """Blocks that were allocated after this share of the events are assumed to be needed by the failed step."""
 
@@ -36,6 +37,7 @@ class SuggestedChange(PlainData):
         bytes: Total requested size of the blocks.
         count: Number of blocks.
         padding: Bytes that are added to the blocks in use at the failed request if sizes are changed; otherwise None.
+        reserved: Peak of reserved memory with the change; None if the change avoids a failed request.
     """
 
     label: str
@@ -43,31 +45,42 @@ class SuggestedChange(PlainData):
     bytes: int
     count: int
     padding: int | None = None
+    reserved: int | None = None
 
     def sentence(self) -> str:
         """Return a sentence that describes the change."""
+        effect = "would have been enough"
+        if self.reserved is not None:
+            effect = f"would have lowered the peak of reserved memory to {size(self.reserved)}"
         if self.padding is not None:
             return (
                 f"Padding inputs to a few sizes, so that {many(self.count, 'block')} of sizes that vary from step to"
-                f" step grow by up to 25% (by {size(self.padding)} at the request), would have been enough."
+                f" step grow by up to 25% (by {size(self.padding)} at the request), {effect}."
             )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:
-            return f"Allocating {blocks} before all others, for example before the loop, would have been enough."
-        return f"Freeing {blocks} before the request, for example before an evaluation, would have been enough."
+            return f"Allocating {blocks} before all others, for example before the loop, {effect}."
+        return f"Freeing {blocks} before the request, for example before an evaluation, {effect}."
 
 
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
 ) -> tuple[SuggestedChange, ...]:
-    """Return changes with which the failed request succeeds: the smallest one for each value of ``first``, and padding.
+    """Return changes that have the desired effect: the smallest one for each value of ``first``, and padding.
+
+    The request of an out-of-memory error must be served. For an allocation that led to the peak of reserved memory, the
+    peak must decrease by at least 5%.
 
     Args:
         recording: A recording that is reproduced by its replay.
-        event: The out-of-memory error.
+        event: The out-of-memory error or the allocation.
         rows_of: Lines of code with their blocks in use, the most promising first.
     """
-    found = []
+    found: list[SuggestedChange] = []
+    failed = recording.trace.action[event] == Action.OOM
+    if not failed and len(recording.operations) > _MAX_OPERATIONS:
+        return ()
+    helps = _serves if failed else _lowers_peak
     start, sizes = recording.allocations.start, recording.allocations.size
     lines = [(label, list(rows)) for label, rows in rows_of if start[list(rows)].max() <= _LONG_LIVED * event]
     count = max(1, min(_MAX_LINES, _MAX_OPERATIONS // len(recording.operations)))
@@ -75,14 +88,18 @@ def changes(
     for first in (True, False):
         for label, rows in lines:
             edited = _allocated_first(recording, rows) if first else _freed_before(recording, event, rows)
-            if _serves(recording, event, edited):
-                found.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows)))
+            peak = helps(recording, event, edited)
+            if peak is not None:
+                reserved = None if failed else peak
+                found.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows), None, reserved))
                 break
     varying, padded = _padded(recording)
-    if np.count_nonzero(varying) >= _MIN_VARYING and _serves(padded, event, recording.operations):
-        live = recording.allocations.live(event)
-        added = int((padded.allocations.size - sizes)[live].sum())
-        found.append(SuggestedChange("", False, int(sizes[varying].sum()), int(np.count_nonzero(varying)), added))
+    count = int(np.count_nonzero(varying))
+    peak = helps(padded, event, recording.operations) if count >= _MIN_VARYING else None
+    if peak is not None:
+        added = int((padded.allocations.size - sizes)[recording.allocations.live(event)].sum())
+        reserved = None if failed else peak
+        found.append(SuggestedChange("", False, int(sizes[varying].sum()), count, added, reserved))
     return tuple(found)
 
 
@@ -104,11 +121,30 @@ def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
     return varying, padded
 
 
-def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> bool:
-    """Return whether the request of an out-of-memory error is served, regardless of the addresses of new segments."""
+def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
+    """Return the peak of reserved memory if the request of an out-of-memory error is served; otherwise None.
+
+    The request must be served regardless of the addresses of new segments.
+    """
     options: dict[str, Any] = {"limit": recording.limit[0], "operations": operations}
-    runs = (run(recording, recording.settings, descending=order, **options) for order in (False, True))
-    return all(event in result.served for result in runs)
+    peak = 0
+    for order in (False, True):
+        result = run(recording, recording.settings, descending=order, **options)
+        if event not in result.served:
+            return None
+        peak = max(peak, result.allocator.peak)
+    return peak
+
+
+def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
+    """Return the peak of reserved memory if it is at least 5% lower than that after an allocation; otherwise None."""
+    reserved = recording.timeline.reserved
+    peak = 0
+    for order in (False, True):
+        peak = max(peak, run(recording, recording.settings, descending=order, operations=operations).allocator.peak)
+        if reserved is None or peak > (1 - _WORTHWHILE) * int(reserved.bytes[event + 1]):
+            return None
+    return peak
 
 
 def _allocated_first(recording: Recording, rows: Sequence[int]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.cells import block_key
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.replay.advice import SuggestedChange, changes
 from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
@@ -50,14 +51,17 @@ class BlockingLine(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(PlainData):
-    """A set of blocks in use without which a failed request would have succeeded, as confirmed by a replay.
+    """A set of blocks in use without which a request would have been served from existing segments.
+
+    This is confirmed by a replay.
 
     Attributes:
         bytes: Total size of the blocks in bytes.
         rows: Rows of the blocks in the allocations of the timeline.
         segments: Number of segments that contain the blocks.
         contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
-            Otherwise, their segments would be empty, so that PyTorch could free them and allocate a new segment.
+            Otherwise, the request failed, and their segments would be empty, so that PyTorch could free them and
+            allocate a new segment.
     """
 
     bytes: int
@@ -68,10 +72,13 @@ class BlocksToFree(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBlockers(PlainData):
-    """Blocks in use and free memory when a request failed. Sizes are in bytes.
+    """Blocks in use and free memory before a request that failed or that was served from a new segment.
+
+    Sizes are in bytes.
 
     Attributes:
         size: Rounded size of the request.
+        reserved: Reserved memory after the request; None if it failed.
         empty: Free memory in segments without blocks in use, which PyTorch can free.
         other_stream: Free memory of other streams in partly used segments.
         private: Free memory in partly used segments of private pools.
@@ -81,11 +88,13 @@ class SegmentBlockers(PlainData):
         largest: Size of the largest free block in these segments.
         lines: Lines of code whose blocks are in these segments, ordered by ``only`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
-        changes: Changes to the program with which the request would have succeeded.
+        changes: Changes to the program with which the request would have succeeded, or with which the peak of reserved
+            memory would have been lower.
     """
 
     event: int
     size: int
+    reserved: int | None
     empty: int
     other_stream: int
     private: int
@@ -108,17 +117,23 @@ class _Segment:
 
 
 def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -> SegmentBlockers:
-    """Return the blocks in use that kept the request of an out-of-memory error from being served.
+    """Return the blocks in use that kept a request from being served from existing segments.
 
     Args:
         snapshot: The snapshot.
         recording: A recording that is reproduced by its replay.
-        event: The out-of-memory error.
+        event: The out-of-memory error or the allocation.
     """
-    rounded, stream = int(recording.trace.size[event]), int(recording.trace.stream[event])
-    result = run(recording, recording.settings, recorded=True, end=event + 1)
-    segments = _segments(result, event)
-    serving = recording.default_pool(stream, rounded)
+    failed, curve = recording.trace.action[event] == Action.OOM, recording.timeline.reserved
+    rounded, end = int(recording.trace.size[event]), event + failed
+    if failed:
+        serving = recording.default_pool(int(recording.trace.stream[event]), rounded)
+    else:
+        (row,) = np.flatnonzero(recording.allocations.start == event)
+        rounded = int(recording.settings.round(recording.allocations.size[row]))
+        serving = int(recording.pool_of[row]) + (rounded <= SMALL)
+    result = run(recording, recording.settings, recorded=True, end=end)
+    segments = _segments(result, end - 1)
     target = recording.pools[serving]
     sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "partly_used"), 0)
     partly_used: list[_Segment] = []
@@ -127,20 +142,21 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
         free = sum(segment.free)
         if not segment.rows:
             sums["empty"] += free
+        elif segment.pool == serving:
+            sums["partly_used"] += free
+            partly_used += [segment] if free else []
         elif pool.private:
             sums["private"] += free
         elif pool.stream != target.stream:
             sums["other_stream"] += free
-        elif pool.small != target.small:
+        else:
             sums["other_size"] += free
-        elif free:
-            sums["partly_used"] += free
-            partly_used.append(segment)
     used = [segment for segment in segments if segment.rows and not recording.pools[segment.pool].private]
     lines, rows_of = _lines(snapshot, recording, result, partly_used)
     return SegmentBlockers(
         event=event,
         size=rounded,
+        reserved=None if failed or curve is None else int(curve.bytes[event + 1]),
         **sums,
         segments=len(partly_used),
         largest=max((size for segment in partly_used for size in segment.free), default=0),

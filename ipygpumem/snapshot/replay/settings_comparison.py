@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
 from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -72,8 +73,9 @@ class SettingsComparison:
         without_effect: Settings with which every request is served as with the recorded or the default settings.
         limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
             the recording. If both are unknown and a request failed, the highest reserved memory; None without a limit.
-        blockers: The blocks in use that kept the last request that failed from being served; None if no request failed
-            or if the replay does not reproduce the recording.
+        blockers: The blocks in use that kept the last request that failed from being served or, if no request failed,
+            those because of which reserved memory reached its peak. None if at least 95% of the reserved memory was in
+            use, or if the replay does not reproduce the recording.
     """
 
     name: str
@@ -167,7 +169,7 @@ def compare_settings(
             different.setdefault(setting, text)
     others = [alternative(text) for text in different.values()]
     others.sort(key=lambda item: (item.fits is False, item.peaks[1], item.replay.smallest_capacity))
-    ooms = recording.trace.events(Action.OOM)
+    blocked = _blocked_request(verification)
     return SettingsComparison(
         snapshot.name,
         recording.device,
@@ -176,8 +178,29 @@ def compare_settings(
         tuple(others),
         tuple(text for text in effective if text != effective[text].text() and text not in different.values()),
         limit,
-        segment_blockers(snapshot, recording, int(ooms[-1])) if len(ooms) and not verification.difference else None,
+        None if blocked is None else segment_blockers(snapshot, recording, blocked),
     )
+
+
+def _blocked_request(verification: Verification) -> int | None:
+    """Return the event of the last request that failed or, if there is none, of the one that led to the peak.
+
+    It is the last request before the peak of reserved memory for which a segment for large blocks was allocated. None
+    if almost all reserved memory was in use.
+    """
+    trace, reserved = verification.recording.trace, verification.recording.timeline.reserved
+    ooms, allocs = trace.events(Action.OOM), trace.events(Action.ALLOC)
+    if verification.difference or reserved is None:
+        return None
+    if len(ooms):
+        return int(ooms[-1])
+    event, peak = reserved.peak()
+    grows = trace.events(Action.SEGMENT_ALLOC, Action.MAP)
+    grows = grows[(grows <= event) & (trace.size[grows] > SMALL_SEGMENT)]
+    following = allocs[allocs > grows[-1]] if len(grows) else grows
+    if not len(following) or int(verification.run.allocated().max()) > (1 - _WORTHWHILE) * peak:
+        return None
+    return int(following[0])
 
 
 def _exists(setting: str, version: tuple[int, ...] | None) -> bool:

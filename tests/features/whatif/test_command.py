@@ -30,6 +30,17 @@ def test_table(capsys):
     assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
 
 
+def test_fragmentation_at_the_peak(capsys):
+    """Blocks that are as large as the request are not listed as blocks to free."""
+    _, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--set", "expandable_segments:True")
+    assert output.endswith(
+        "The request was served from new memory, after which 1.9 GiB was reserved.\n"
+        "50.0 MiB was free in 17 partly used segments, in blocks of at most 15.0 MiB.\n"
+        "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or by "
+        "torch.cuda.empty_cache().\n"
+    )
+
+
 def test_default_settings(capsys):
     """They are compared if the program had others. Settings with the same effect are not repeated."""
     file = str(DATA / "max_split.pickle.xz")
@@ -45,7 +56,7 @@ def test_capacity_and_json(capsys):
     assert status == 0
     assert result["recorded"]["fits"] is True
     assert {item["settings"]: item["fits"] for item in result["alternatives"]}["large_segment_size_mb:64"] is False
-    assert result["pins"] is None
+    assert (result["pins"]["size"], result["pins"]["reserved"]) == (80 << 20, 1936 << 20)
 
 
 @pytest.mark.parametrize(

@@ -414,3 +414,20 @@ def test_changes_of_the_program_are_confirmed():
         ("train.py:7 kept", False, 8),
     ]
     assert found.changes[0].sentence().startswith("Allocating 8 blocks of train.py:7 kept (80.0 MiB) before all")
+    assert recording["device_traces"][0].pop()["action"] == "oom"
+    found = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
+    assert (found.size, found.reserved, found.smallest.bytes) == (37 * MIB, 186 * MIB, 20 * MIB)
+    (change,) = found.changes
+    assert (change.first, change.reserved) == (False, 148 * MIB)
+    assert change.sentence().endswith("would have lowered the peak of reserved memory to 148.0 MiB.")
+
+
+def test_pins_at_the_peak_of_reserved_memory():
+    """Without a failed request, they refer to the last large segment that was allocated before the peak."""
+    setting = ["max_split_size_mb:64"]
+    names = ("two_streams_expandable", "cnn_steps", "resnet50")
+    found, padded, nothing = (compare_settings(files.snapshot(name), settings=setting).blockers for name in names)
+    assert (found.event, found.reserved, found.smallest.bytes) == (4300, 1502 * MIB, 14110720)
+    assert (padded.event, padded.partly_used, padded.empty) == (1327, 297854976, 1540 * MIB)
+    assert [change.reserved for change in padded.changes] == [2558 * MIB]
+    assert nothing is None
