@@ -19,12 +19,10 @@ from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries.overview import overview
 
-_TOP = 20
-"""Default number of groups to show."""
+_TOP = 20  # default number of groups to show
 _KEYS = tuple(sorted(KEYS))
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_Answer = dict[str, Any] | list[str]
-"""Values to print as JSON, or lines of text."""
+_Answer = dict[str, Any] | list[str]  # values to print as JSON, or lines of text
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:

@@ -33,8 +33,7 @@ __all__ = [
 ]
 
 _FLOATS_PER_MIB = MIB // 4
-_COPIED_MIB = 64
-"""Size of the host memory from which tensors are filled."""
+_COPIED_MIB = 64  # size of the host memory from which tensors are filled
 
 
 class GPUMemory(NamedTuple):

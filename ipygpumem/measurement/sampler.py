@@ -26,10 +26,8 @@ from ipygpumem.sources.device import Device
 _FIRST = 0.05
 _INTERVAL = 0.005
 _MAX_SAMPLES = 8_192
-_MIN_SPACING = 0.1
-"""Minimum time in seconds between stored samples with the same value."""
-_MAX_FAILURES = 20
-"""Number of consecutive failures after which a measurement stops sampling a device."""
+_MIN_SPACING = 0.1  # minimum time in seconds between stored samples with the same value
+_MAX_FAILURES = 20  # number of consecutive failures after which a measurement stops sampling a device
 
 
 @dataclass(slots=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 from ipygpumem.core.errors import first_line
 
-_SIZE = 64
-"""Size of the square matrices, large enough that PyTorch selects the same kernels as for typical models."""
+_SIZE = 64  # size of the square matrices, large enough that PyTorch selects the same kernels as for typical models
 
 
 def run_first_kernels(torch: Any, index: int) -> str:

@@ -120,8 +120,7 @@ _KERNEL_NAME_LENGTH = 15
 """Maximum length of a program name in the Linux kernel. Longer names of other users' processes are truncated."""
 _MAX_NAME_LENGTH = 100
 _MAX_RANK_DIGITS = 9
-_START_TOLERANCE = 2.0
-"""Tolerance in seconds when comparing start times, which depend on an adjustable clock."""
+_START_TOLERANCE = 2.0  # tolerance in seconds when comparing start times, which depend on an adjustable clock
 
 
 class ProcessInfoCache:

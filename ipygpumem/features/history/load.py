@@ -23,8 +23,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.features.commands.output import print_error
 from ipygpumem.features.history.model import MIME, ReportRow, changed_rows, rows_from_summary
 
-_MAX_JSON_BYTES = 1 << 29
-"""Maximum size of a file that contains a single JSON value."""
+_MAX_JSON_BYTES = 1 << 29  # maximum size of a file that contains a single JSON value
 _MAX_LINE_BYTES = 1 << 26
 _MAX_REPORTS = 1_000_000
 _MAX_FAULTS = 1000

@@ -27,8 +27,7 @@ from ipygpumem.viewer.plot_image import (
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8
 _HEADROOM, _TICK_LIMIT = 1.1, 0.98
-_CAPACITY_SHARE = 0.35
-"""Minimum usage, as a share of the capacity, at which the plot includes the capacity."""
+_CAPACITY_SHARE = 0.35  # minimum usage, as a share of the capacity, at which the plot includes the capacity
 _MAX_BAR, _MIN_BAR_WITH_GAP, _MAX_LABELS = 34, 6, 12
 _FAILED, _UP_TO_PEAK = "#b91c1c", "#dbeafe"
 _USAGE = {

@@ -25,8 +25,7 @@ local variables of running threads, and local variables in the frames of the las
 without a name is ``garbage`` if only unreachable reference cycles keep it alive, and ``elsewhere`` otherwise."""
 _MAX_NAMES = 3
 _MAX_LINES = 3
-_MAX_STACKS = 100
-"""Number of blocks without a Python object whose stacks are read."""
+_MAX_STACKS = 100  # number of blocks without a Python object whose stacks are read
 _NO_IDS: frozenset[int] = frozenset()
 
 

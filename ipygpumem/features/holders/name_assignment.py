@@ -28,10 +28,8 @@ _SHARED_ROOT_DEPTH = 5
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
 _MAX_OTHER_NAMES = 4
-_MAX_NAME_ATTEMPTS = 40
-"""Maximum number of paths followed to find the names of one storage."""
-_CLOCK_INTERVAL = 256
-"""Number of objects visited between two checks of the time limit."""
+_MAX_NAME_ATTEMPTS = 40  # maximum number of paths followed to find the names of one storage
+_CLOCK_INTERVAL = 256  # number of objects visited between two checks of the time limit
 
 _Queue = list[tuple[int, int, int]]
 

@@ -26,19 +26,15 @@ from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
 NO_NAME = "no Python variable found"
 """Holder of objects that are alive but not reachable by any name."""
-_MAX_EXTRA_PASSES = 4
-"""Maximum number of extra passes that add referrers of classes."""
+_MAX_EXTRA_PASSES = 4  # maximum number of extra passes that add referrers of classes
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
-_EXTRA_PASS_SHARE = 0.4
-"""Share of the time limit after which no extra pass starts."""
+_EXTRA_PASS_SHARE = 0.4  # share of the time limit after which no extra pass starts
 _READING_SHARE = 0.5
 """Share of the time limit after which no further objects are read, because their names must also be found."""
-_MAX_UNSEARCHED_SHARE = 0.01
-"""Share of the allocated memory above which all objects in Python's memory are searched."""
+_MAX_UNSEARCHED_SHARE = 0.01  # share of the allocated memory above which all objects in Python's memory are searched
 _MAX_GRAPH_HOLDERS = 4
-_ROUNDING = 512
-"""PyTorch's allocator rounds sizes up to multiples of this number of bytes."""
+_ROUNDING = 512  # PyTorch's allocator rounds sizes up to multiples of this number of bytes
 _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
     " reachable from Python"

@@ -28,10 +28,8 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
     ("optimizer", "param_groups", 3, "parameter"),
 )
 """Attributes with tensors: role of the class, name, nesting depth of the containers, and kind of the tensors."""
-_MAX_SHARE = 0.6
-"""Share of the time limit after which no tensors are added."""
-_CLOCK_INTERVAL = 64
-"""Number of tensors added between two checks of the time limit."""
+_MAX_SHARE = 0.6  # share of the time limit after which no tensors are added
+_CLOCK_INTERVAL = 64  # number of tensors added between two checks of the time limit
 _MAX_NODES = 300_000
 """Maximum number of nodes of autograd graphs. A loop that accumulates a loss with its graph can create millions."""
 _MAX_HOOK_OBJECTS = 500

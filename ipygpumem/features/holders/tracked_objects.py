@@ -26,10 +26,8 @@ from ipygpumem.core.introspection import instance_dict, is_instance, mro, type_d
 Ids = NDArray[np.int64]
 
 _CHUNK = 8192
-_MIN_LARGE = 4096
-"""Number of references above which a container, such as a data set, is read last."""
-_MAX_SINGLE_LOOKUPS = 32
-"""Number of ids below which `bisect` is faster than NumPy."""
+_MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
+_MAX_SINGLE_LOOKUPS = 32  # number of ids below which `bisect` is faster than NumPy
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None), types.CodeType)))
 _MAX_ARRAY_SIZE = 1_000_000
 """Maximum number of elements of a NumPy array to be read, because reading creates a list of them."""

@@ -214,8 +214,7 @@ class Monitor:
             self._thread.close()
 
 
-_Running = tuple[int | None, float] | None
-"""Execution count and start time of the running cell."""
+_Running = tuple[int | None, float] | None  # execution count and start time of the running cell
 
 _VALUES = {name: name for name in ("allocated", "cached", "outside", "others", "capacity")} | {"used": "in_use"}
 """Attribute names of `DeviceReading` by key in the JSON data."""

@@ -138,8 +138,7 @@ def _with_submodules(modules: list[ModuleInfo], sizes: list[int]) -> list[int]:
     return sizes
 
 
-_MIN_SAVED = 0.05
-"""Share of the peak that checkpointing must save."""
+_MIN_SAVED = 0.05  # share of the peak that checkpointing must save
 _MAX_ALLOCATIONS = 200_000
 """Maximum number of allocations of a recording for it to be replayed, which takes about a second."""
 

@@ -12,8 +12,7 @@ from ipygpumem.features.holders.model import Holders
 
 Frame = tuple[str, int, str]
 """Stack frame as file name, line number and function name."""
-_NEGLIGIBLE = 64 << 20
-"""Size in bytes below which growth of the memory outside PyTorch is not reported as a cause."""
+_NEGLIGIBLE = 64 << 20  # size in bytes below which growth of the memory outside PyTorch is not reported as a cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport
 
 _MAX_HOLDERS = 5
 _MAX_PROCESSES = 3
-_MIN_BAR_SHARE = 0.005
-"""Share of the device's memory below which a row has no bar."""
+_MIN_BAR_SHARE = 0.005  # share of the device's memory below which a row has no bar
 _OMITTED_LINES = {"device total", "free"}
 
 

@@ -21,8 +21,7 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.host import own_pid
 from ipygpumem.sources.nvml import Nvml
 
-_START_TOLERANCE = 1.0
-"""Tolerance in seconds when determining whether a process started during the measurement."""
+_START_TOLERANCE = 1.0  # tolerance in seconds when determining whether a process started during the measurement
 
 
 class Processes(TableRepr, tuple[DeviceProcesses, ...]):

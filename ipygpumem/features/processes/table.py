@@ -11,8 +11,7 @@ from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, signed, size, usage_text
 from ipygpumem.features.processes.model import DeviceProcesses
 
-_Process = tuple[str, tuple[int | None, ...], str]
-"""Label, sizes in bytes, and description of the event."""
+_Process = tuple[str, tuple[int | None, ...], str]  # label, sizes in bytes, and description of the event
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5

@@ -189,8 +189,7 @@ def _sort_key(result: RankResult) -> tuple[int, int, str]:
     return (0, int(name), "") if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-_CLOCK_TOLERANCE = 1.0
-"""Tolerance in seconds for the comparison of timestamps, because file timestamps are coarse."""
+_CLOCK_TOLERANCE = 1.0  # tolerance in seconds for the comparison of timestamps, because file timestamps are coarse
 _SAME_LAUNCH = {"process", "parent", "job", "elastic"}
 """Kinds of IDs that are equal only within one launch. ``master`` is omitted: launches can share the default port."""
 _MAX_MISSING = 100_000

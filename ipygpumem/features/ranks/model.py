@@ -16,8 +16,7 @@ MAX_RANKS = 1 << 24
 DEFAULT_ROWS = 32
 """Default maximum number of rows per table."""
 _MAX_DEVICES = 1024
-_MAX_TEXT = 200
-"""Maximum length of strings read from another process."""
+_MAX_TEXT = 200  # maximum length of strings read from another process
 
 State = Literal["done", "running", "late", "died", "missing", "absent"]
 """State of a process. ``done``: it sent a report. ``running``: it has started, but its current state is unknown.

@@ -27,8 +27,7 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.host import process_start
 
 REPORT, SNAPSHOT = ".json", ".pickle"
-_CLOCK_TOLERANCE = 1.0
-"""Clock differences below this number of seconds are ignored, because file timestamps are coarse."""
+_CLOCK_TOLERANCE = 1.0  # clock differences below this number of seconds are ignored, because file timestamps are coarse
 _DIGITS = 5
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 

@@ -30,8 +30,7 @@ from ipygpumem.features.ranks.model import DEFAULT_ROWS, RankInfo, RankResult
 _UUID_DIGITS = 8
 _MAX_LINES = 8
 _MAX_NAMES = 8
-_SAME_TIME = 1.0
-"""Differences between clocks, or between start times, below this number of seconds are ignored."""
+_SAME_TIME = 1.0  # differences between clocks, or between start times, below this number of seconds are ignored
 _HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
 _HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {

@@ -15,8 +15,7 @@ from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
 
-_MAX_SAMPLED_CELLS = 200
-"""Maximum number of cells whose samples are stored, each with up to a few thousand samples."""
+_MAX_SAMPLED_CELLS = 200  # maximum number of cells whose samples are stored, each with up to a few thousand samples
 
 
 class MultiCellRecording(Collector):

@@ -34,8 +34,7 @@ BLOCK = np.dtype(
 SMALL_SEGMENT = 2 * MIB
 """Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
 
-_MAX_LOWER_BASES = 2000
-"""Maximum number of segments at lower addresses that are considered for one address."""
+_MAX_LOWER_BASES = 2000  # maximum number of segments at lower addresses that are considered for one address
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 _TOP = 3
 _MAX_DEVICES = 4
-_MAX_SECONDS = 3.0
-"""Expected duration of a replay in seconds above which the replay is omitted."""
-_RELEVANT = 0.05
-"""Share of the reserved memory above which free memory is reported."""
+_MAX_SECONDS = 3.0  # expected duration of a replay in seconds above which the replay is omitted
+_RELEVANT = 0.05  # share of the reserved memory above which free memory is reported
 _SINGULAR = {"s": "", "is": "is", "was": "was", "has": "has"}
 _PLURAL = {"s": "s", "is": "are", "was": "were", "has": "have"}
 

@@ -112,10 +112,8 @@ def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
 Run = tuple[Size, StepRecording]
 """A recording of the step and its size."""
 
-_MAX_DEVIATIONS = 20
-"""Largest number of allocations that a `Deviation` contains."""
-_MULTIPLES = (1, 4, 16, 64)
-"""Multiples of the largest size at whose peaks allocations are compared."""
+_MAX_DEVIATIONS = 20  # largest number of allocations that a `Deviation` contains
+_MULTIPLES = (1, 4, 16, 64)  # multiples of the largest size at whose peaks allocations are compared
 
 
 class Peak(NamedTuple):

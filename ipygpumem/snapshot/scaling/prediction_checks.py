@@ -16,14 +16,10 @@ from ipygpumem.snapshot.scaling.results import Deviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
 _DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
-_GOOD_FIT = 0.001
-"""Relative error up to which a linear function is preferred to a quadratic polynomial."""
-_LINE = 2
-"""Number of sizes that determine a linear function."""
-_TOLERANCE = 1.05
-"""Factor by which an allocation may grow faster than the polynomials of its degree."""
-_MAX_ERROR = 0.02
-"""Relative error of a prediction for a recorded size above which other predictions are not trusted."""
+_GOOD_FIT = 0.001  # relative error up to which a linear function is preferred to a quadratic polynomial
+_LINE = 2  # number of sizes that determine a linear function
+_TOLERANCE = 1.05  # factor by which an allocation may grow faster than the polynomials of its degree
+_MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which other predictions are not trusted
 _MAX_SHARE = 0.005
 """Share of the peak above which allocations that differ between the recordings, or that shrink, are not tolerated."""
 

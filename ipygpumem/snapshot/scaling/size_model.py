@@ -21,8 +21,7 @@ Floats = NDArray[np.float64]
 Size = tuple[int, ...]
 """Size of a step on each axis, such as ``(batch, length)``."""
 
-_LARGEST = 1 << 46
-"""Upper limit of the size of an allocation, so that sums do not overflow."""
+_LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,12 +107,9 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
     return max(complete, key=quality)
 
 
-_TOLERANCE = 0.01
-"""Relative error up to which the size of a workspace agrees with a polynomial."""
-_SMALLEST_SHARE = 0.25
-"""Share of the largest size below which a run is not used for the bounds of a workspace."""
-_ENOUGH = 3
-"""Number of sizes from which values on a line are not considered a coincidence."""
+_TOLERANCE = 0.01  # relative error up to which the size of a workspace agrees with a polynomial
+_SMALLEST_SHARE = 0.25  # share of the largest size below which a run is not used for the bounds of a workspace
+_ENOUGH = 3  # number of sizes from which values on a line are not considered a coincidence
 
 
 def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorded: Floats) -> SizeModel:
