@@ -69,10 +69,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table with a title, column names, rows, and notes below the rows.
-
-    ``code`` is True if the notes of the rows are lines of source code, which are not wrapped.
-    """
+    """Table with notes below the rows. ``code`` is True if the rows' notes are source code, which is not wrapped."""
 
     title: str
     header: tuple[str, ...]

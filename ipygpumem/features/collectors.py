@@ -40,21 +40,11 @@ def make_plan(
 ) -> Plan:
     """Create the plan of a measurement.
 
-    Args:
-        runtime: The runtime of this process.
-        lines: Functions to list line by line in addition to the measured code; None omits the list.
-        all_functions: Whether to list every notebook function that the measured code called.
-        peak_lines: Whether to report memory at the peak by line of code if the recording is saved.
-        modules: Tracker of the model whose memory is reported by module; None omits this section.
-        outside: Whether to report memory outside PyTorch by library.
-        every_cell: Whether the plan results from settings, which apply to every cell, instead of options. If so, other
-            processes are reported only if their memory usage changed, and limits alone do not start a recording.
-        profile: Collector that writes a trace or a timeline; None writes neither.
-        limits: Limits to check.
-        path: File in which to save the recording; None saves nothing.
-        history: Recording options.
-        devices: Names of the devices to report on; None selects all devices that this process uses.
-        extra: Additional collectors.
+    ``lines``: Functions to list line by line in addition to the measured code; None omits the list.
+    ``all_functions``: Whether to list every notebook function that the measured code called.
+    ``peak_lines``: Whether to report memory at the peak by line of code if the recording is saved.
+    ``every_cell``: Whether the plan results from settings, which apply to every cell, instead of options. If so, other
+    processes are reported only if their memory usage changed, and limits alone do not start a recording.
 
     Raises:
         RecordingError: Lines, modules or a snapshot are requested, but allocation history cannot be recorded.

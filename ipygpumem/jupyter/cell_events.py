@@ -126,10 +126,7 @@ class RunningCells:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """Remove the cell with this result and all cells that are running inside it.
-
-        Return a tuple of the cell, or None if no cell matches, and whether the current thread is running no other cell.
-        """
+        """Remove a cell and those inside it. Return the cell or None, and whether no other runs in this thread."""
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
@@ -166,10 +163,7 @@ class RunningCells:
 
 
 class CellHooks:
-    """Functions that run before and after each cell of one shell.
-
-    ``before`` is called with the ExecutionInfo object of a cell, and ``after`` with its ExecutionResult object.
-    """
+    """Functions that run before (with ExecutionInfo) and after (with ExecutionResult) each cell of one shell."""
 
     def __init__(
         self, shell: Any, before: Callable[[Any], None], after: Callable[[Any], None], stacks: Mapping[int, Any]

@@ -212,10 +212,7 @@ class CellMeasurements:
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
-        """Measure a statement, show the report, and return a tuple of the statement's value and the report.
-
-        ``run`` runs the statement. Its exceptions propagate to the caller.
-        """
+        """Measure ``run``, show the report, and return its value and the report. Its exceptions propagate."""
         __tracebackhide__ = True
         outer = self._magics.claim_cell()
         options.plan.collectors += self.presenter.collectors(requested=True)

@@ -205,10 +205,7 @@ class ReportPresenter:
 
 
 def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
-    """Mark a finished cell as failed, and show the error as a single line. The value of the cell is preserved.
-
-    If the cell has already failed, its error is preserved.
-    """
+    """Mark a finished cell as failed unless it has failed already, keep its value, and show the error as one line."""
     if result is not None and result.success:
         result.error_in_exec = error
         shell.showtraceback((type(one_line_traceback(error)), error, None))
@@ -244,10 +241,7 @@ class OomPanel:
         self.observer.listen(self.recording.save)
 
     def end_cell(self, result: Any) -> None:
-        """Show the panel below the cell with this result, or only the cell's report if no allocation failed.
-
-        A cell in which no allocation failed is stored as an earlier run.
-        """
+        """Show the panel below a cell, or its report and store it as an earlier run if no allocation failed."""
         count = self.observer.count
         failures = self.observer.take()
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""

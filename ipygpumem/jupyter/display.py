@@ -207,10 +207,7 @@ class ClearOutputTracker:
 
 
 def replace_method(owner: Any, name: str, wrapper: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a method of an object. The returned function restores the original unless other code has replaced it.
-
-    Raises `AttributeError` if the attributes of the object cannot be set.
-    """
+    """Replace a method, and return a function that restores it unless other code has replaced it since."""
     original = getattr(owner, "__dict__", {}).get(name)  # IPython 9 also wraps ``write`` while a cell runs
     setattr(owner, name, wrapper)
 

@@ -47,10 +47,7 @@ class _EngineState:
 
 
 def join(number: int) -> None:
-    """Load the extension on this engine and start sending the report of each cell to the client.
-
-    ``number`` is the ID of the engine, which serves as its rank if no launcher has set a rank.
-    """
+    """Load the extension on engine ``number``, its rank if no launcher sets one, and send reports to the client."""
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)

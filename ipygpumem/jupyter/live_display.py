@@ -192,10 +192,7 @@ class LiveDisplayUpdater:
         self._thread = WorkerThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
-        """Start the live display of a cell. Return None if displays cannot be updated or no thread can be started.
-
-        ``number`` returns the execution count of the cell, or None if it is not known yet.
-        """
+        """Start the live display of a cell, or return None if that is not possible. ``number`` may return None, too."""
         if not supports_updates(self._shell):
             return None
         cell = LiveDisplay(self._shell, self._clearing, number)

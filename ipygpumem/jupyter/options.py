@@ -85,10 +85,7 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
 
 
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
-    """Split a line into its leading options and the statement after them.
-
-    A semicolon at the end of the line belongs to the statement. Without a statement, the semicolon is ignored.
-    """
+    """Split a line into its leading options and the statement, which includes a semicolon at the end."""
     text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}

@@ -29,13 +29,7 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """Options for recording allocation history. Invalid values raise `OptionError`.
-
-    Attributes:
-        stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
-        max_entries: Maximum number of events per device.
-        extra: Additional arguments for ``torch.cuda.memory._record_memory_history``.
-    """
+    """Options for recording allocation history, as in `ipygpumem.measure`. Invalid values raise `OptionError`."""
 
     stacks: str = "python"
     max_entries: int = 1_000_000

@@ -47,7 +47,6 @@ class CompiledGraph:
 
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
-        inputs: Path of the innermost module that uses each input; empty if unknown.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.
     """

@@ -102,9 +102,6 @@ class Measurement:
     """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
     Attributes:
-        devices: Names of the devices to report on; None selects all devices that this process uses.
-        recorder: Recorder of allocation history from `begin` to `end`; None to record nothing.
-        path: File in which to save the recording; None to discard it after the report.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
         after: The second reading; None until `end` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.

@@ -50,12 +50,7 @@ class BackwardPass:
 
 
 class MeasuredBackwardPasses:
-    """The backward passes that run between `start` and `stop`.
-
-    Attributes:
-        passes: The passes that have ended.
-        running: Number of passes that are running.
-    """
+    """The backward passes between `start` and `stop` that have ended, and the number of those that are ``running``."""
 
     def __init__(self, pause: Callable[[bool], None] | None = None) -> None:
         """``pause`` is called with True before a pass and with False after it. Overlapping passes count as one pass."""

@@ -76,7 +76,6 @@ class Plan:
     """Plan for a measurement: what to record, which devices to report on, and which sections the report contains.
 
     Attributes:
-        collectors: Collectors in the order in which they add sections to the report.
         recorder: Recorder of allocation history; None to record nothing.
         path: File in which to save the recording; None to discard it after the report.
         devices: Names of the devices to report on; None selects all devices that this process uses.

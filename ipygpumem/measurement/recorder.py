@@ -95,13 +95,10 @@ class Recorder:
     ) -> RecordingInfo:
         """Save the events recorded so far. The result contains the error message if this fails.
 
-        Args:
-            path: Path of the snapshot file; None stores the snapshot only in ``snapshot``.
-            sources: Source code of notebook cells by file name.
-            numbers: Execution counts of notebook cells by file name.
-            cell: The current cell if it is not yet in ``cells``.
-            after: The current reading; if it is None, the devices are read.
-            variables: Names of variables that hold blocks, in the format of ``variables`` in snapshot/FORMAT.md.
+        ``path``: Path of the snapshot file; None stores the snapshot only in ``snapshot``.
+        ``cell``: The current cell if it is not yet in ``cells``.
+        ``after``: The current reading; if it is None, the devices are read.
+        ``variables``: Names of variables that hold blocks, in the format of ``variables`` in snapshot/FORMAT.md.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())
@@ -186,10 +183,7 @@ class Recorder:
 
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
-    """Write a snapshot and return the size of the file in bytes.
-
-    An existing file is replaced only once the snapshot is fully written. Raises `RecordingError` if writing fails.
-    """
+    """Replace or create a snapshot file atomically and return its size. Raises `RecordingError` if that fails."""
     with replacing(path, "the snapshot ", RecordingError) as file, gc_paused():
         pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
         return file.tell()

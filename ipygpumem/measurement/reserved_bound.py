@@ -113,11 +113,9 @@ def reserved_bound(
 ) -> Callable[[float, float], int | None]:
     """Return a function that returns an upper bound on reserved memory between two times, or None if none is known.
 
-    Args:
-        peak: Peak reserved memory of the measurement in bytes; None if unknown.
-        readings: Readings of PyTorch's counters.
-        usage: Reserved memory over time according to a recording; None if there is none.
-        epoch: Start of the measurement in seconds since the Unix epoch. The two times are relative to this start.
+    ``peak``: Peak reserved memory of the measurement in bytes; None if unknown.
+    ``usage``: Reserved memory over time according to a recording; None if there is none.
+    ``epoch``: Start of the measurement in seconds since the Unix epoch. The two times are relative to this start.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]

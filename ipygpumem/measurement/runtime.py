@@ -47,10 +47,7 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the object that ``factory`` creates on the first call in this process, such as the state of a feature.
-
-        `Runtime.close` calls the ``close`` method of the object if it has one.
-        """
+        """Return the object that ``factory`` created on the first call. `Runtime.close` calls its ``close`` method."""
         if factory not in self._states:
             self._states[factory] = factory()
         state: _State = self._states[factory]
@@ -87,10 +84,7 @@ class Runtime:
         return self.baseline
 
     def preload(self, mode: Literal["kernels", "context", "off"] = "kernels", *, reset_peaks: bool = True) -> Baseline:
-        """Initialize CUDA on the current device, run the first kernels there and take the baseline.
-
-        If no GPU can be used, the baseline contains only host memory, and its ``note`` states the reason.
-        """
+        """Initialize CUDA, run the first kernels and take the baseline, whose ``note`` states a failure."""
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
         problem = pytorch.problem(load=True)

@@ -33,7 +33,6 @@ class SnapshotData:
         name: File name, or ``"snapshot"`` if there is no file.
         timelines: Timeline of each device, by device index.
         segments: Segments of all devices at the end.
-        blocks: Blocks of all devices at the end.
         texts: Strings that columns refer to by index.
         pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.
         host: Traces of pinned host memory, which torch 2.14 and later can record. Their device index is -1.

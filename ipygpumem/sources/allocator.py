@@ -139,10 +139,7 @@ def is_recording() -> bool:
 
 
 def empty_cache() -> bool:
-    """Call ``torch.cuda.empty_cache()``, except before CUDA is initialized or during graph capture.
-
-    Returns whether the function was called.
-    """
+    """Call ``torch.cuda.empty_cache()``, and return True, if CUDA is initialized and no graph is being captured."""
     torch = pytorch.started()
     if torch is None or pytorch.capturing(torch):
         return False
@@ -158,7 +155,6 @@ class AllocatedBlock(NamedTuple):
     """Allocated block of PyTorch's allocator.
 
     Attributes:
-        size: Rounded size in bytes.
         requested: Requested size in bytes; 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
         frames: Recorded stack; empty if it was not recorded or not listed.

@@ -70,10 +70,7 @@ class DeviceMonitor:
         return [device for device in devices if self.selected is None or device.name in self.selected]
 
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Convert device names such as ``0``, ``cuda:0`` or ``cuda`` to the form ``cuda:0``.
-
-        Raises `DeviceError` for an invalid name or a device that does not exist.
-        """
+        """Convert names such as ``0`` and ``cuda`` to the form ``cuda:0``. Raises `DeviceError` for other names."""
         return tuple(dict.fromkeys(_existing_device(str(name)) for name in names))
 
     def other_processes(self, reading: DeviceReading) -> tuple[OtherProcess, ...]:

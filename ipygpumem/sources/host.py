@@ -124,10 +124,7 @@ _START_TOLERANCE = 2.0  # tolerance in seconds when comparing start times, which
 
 
 class ProcessInfoCache:
-    """Cache of the other processes found on the devices, including processes that have ended.
-
-    The argument ``trusted`` of the methods states whether the PIDs reported by NVML belong to this PID namespace.
-    """
+    """Cache of other processes, also ended ones. ``trusted``: whether NVML's PIDs are those of this namespace."""
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}

@@ -25,7 +25,6 @@ class PoolReading:
         reserved: Memory that the pool has reserved from CUDA.
         used: Part of the reserved memory that is in use.
         peak: Peak of ``reserved``, or of ``used`` if ``reserved`` is None, since the library was initialized.
-        source: Function that returned the statistics.
     """
 
     name: str

@@ -148,10 +148,7 @@ class Nvml:
         return None if stats is None else int(stats.maxMemoryUsage)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return a dict from PID to memory usage in bytes. A value is None if NVML does not report it (WSL2, WDDM).
-
-        If ``graphics`` is true, graphics processes are included.
-        """
+        """Return memory usage in bytes by PID, None if unknown (WSL2, WDDM); with ``graphics``, of all processes."""
         processes = self._list("Compute", handle)
         if graphics:
             processes += self._list("Graphics", handle)

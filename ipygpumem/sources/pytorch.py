@@ -1,7 +1,4 @@
-"""Queries of PyTorch's state, an out-of-memory observer, and wrappers around library functions.
-
-No function in this module initializes CUDA.
-"""
+"""Queries of PyTorch's state, an out-of-memory observer, and function wrappers. None of them initializes CUDA."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def importable() -> bool:
 
 
 def problem(*, load: bool) -> str | None:
-    """Return the reason why GPU memory cannot be measured, or None if it can be measured or torch is not imported.
-
-    If ``load`` is true, import torch and check that it finds a GPU.
-    """
+    """Return why GPU memory cannot be measured, or None. ``load`` imports torch, which is otherwise not required."""
     if load:
         try:
             importlib.import_module("torch")
@@ -120,10 +114,7 @@ def synchronize() -> None:
 
 
 def device_memory(torch: Any, index: int) -> DeviceMemory | None:
-    """Return the total and used memory of a device from ``cudaMemGetInfo``, for machines without NVML.
-
-    Requires a context on the device. Returns None if the call fails, for example after a failed kernel.
-    """
+    """Return the memory of a device with a context from ``cudaMemGetInfo``, or None after a failed kernel."""
     with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:
         if relaxed:
             free, total = torch.cuda.mem_get_info(index)

@@ -102,10 +102,7 @@ class StorageInspector:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage, or None before PyTorch 2.10.
-
-        While the reference exists, the address of the StorageImpl is not reused.
-        """
+        """Return a weak reference, which prevents the reuse of the storage's address; None before PyTorch 2.10."""
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
@@ -165,10 +162,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
-        """Return the gradient, the base tensor and the autograd node of a tensor. Values that do not exist are None.
-
-        The gradient of a non-leaf tensor is not read, because this would emit a warning.
-        """
+        """Return the gradient of a leaf tensor, the base tensor and the autograd node; None if they do not exist."""
         gradient = node = None
         try:
             if self._is_leaf(tensor):

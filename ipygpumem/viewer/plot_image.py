@@ -51,10 +51,7 @@ def style() -> contextlib.AbstractContextManager[None]:
 
 
 class PlotLayout:
-    """A white figure with text, legends and plots at positions in CSS pixels from the upper left corner.
-
-    ``scale`` is the number of image pixels per CSS pixel.
-    """
+    """A white figure, laid out in CSS pixels from the upper left corner. Each has ``scale`` image pixels."""
 
     def __init__(self, height: int, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -238,10 +235,7 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw an image at the first of ``scales`` with which the PNG file has at most `MAX_BYTES`, otherwise at the last.
-
-    Raises `OptionError` if matplotlib is not installed.
-    """
+    """Draw an image at the first of ``scales`` whose PNG file has at most `MAX_BYTES`, or at the last."""
     import_library("matplotlib", "images")
     with style():
         for scale in scales:

@@ -114,10 +114,7 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a command that shows the result of ``read(devices)``. The help refers to the result as ``noun``.
-
-    The result must have the methods ``__str__`` and ``_repr_html_``.
-    """
+    """Return a command that shows the result of ``read(devices)``, called ``noun`` in the help, as text and HTML."""
 
     def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)
@@ -131,10 +128,7 @@ ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
-    """Split a line into a command and its arguments, or return None for a statement such as ``history = fit(x)``.
-
-    A semicolon at the end of the line is ignored.
-    """
+    """Split a line into a command and its arguments without a final semicolon, or return None for a statement."""
     name, _, arguments = line.strip().rstrip("; ").partition(" ")
     arguments = arguments.strip()
     for command in commands:

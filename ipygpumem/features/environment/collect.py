@@ -31,9 +31,7 @@ class Environment(PlainData):
     """Software versions, devices and the accuracy of measured values; None for values that do not apply.
 
     Attributes:
-        packages: Versions of packages; None for a package that is not installed.
         torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
-        cuda: CUDA version for which PyTorch was built.
         allocator: Value of the environment variable for PyTorch's allocator, such as PYTORCH_ALLOC_CONF.
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.

@@ -139,11 +139,7 @@ class CachedMemory:
         releasable: Memory that ``torch.cuda.empty_cache()`` would release.
         fragmented: Free memory in fragmented segments, which cannot be released because they contain blocks in use.
         private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
-        free_blocks: Number of free blocks in fragmented segments.
-        segments: Number of fragmented segments.
-        used_blocks: Number of blocks in use in fragmented segments.
         used: Total size of the blocks in use in fragmented segments.
-        pools: Number of private pools.
         expandable: Whether there are expandable segments, which are released in whole pages.
     """
 

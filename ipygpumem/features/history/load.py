@@ -47,11 +47,7 @@ class SessionRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Yield the reports in a log or a JSON list.
-
-    Invalid reports are skipped, and messages about the first ones are appended to ``faults``. If ``faults`` is None, an
-    invalid report raises `ReportError`.
-    """
+    """Yield the reports in a file. Messages about invalid ones go to ``faults``; they are errors if it is None."""
     check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
     with open_file(path) as file:

@@ -44,17 +44,12 @@ class ReportRow:
     Attributes:
         cell: Number in ``In [n]``; None for code that does not run in a numbered cell.
         cell_id: Cell ID assigned by the front end. Unlike ``cell``, it is the same in every run of the cell.
-        time: Start of the measurement in seconds since the Unix epoch.
         device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
         peak_trust: ``exact``, ``bound`` (upper bound) or ``unknown``.
         outside_trust: ``exact``, ``device`` (may include other processes) or ``unknown``.
-        allocated: Allocated memory at the end.
         cache: Cached memory at the end, including pending blocks.
-        outside_level: Memory outside PyTorch at the end.
         others_level: Memory of other processes at the end, including unattributed memory.
         capacity: Memory of the device that is available to programs.
-        retries: Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again.
-        started: Whether this measurement created the process's CUDA context on the device.
     """
 
     cell: int | None = None
@@ -261,10 +256,7 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Return a note on the memory usage of a cell's previous run, whose report is ``earlier``.
-
-    If no value differs by at least ``threshold`` bytes, return None unless ``always`` is true.
-    """
+    """Return a note on the previous run, or None if no value differs by ``threshold`` bytes, unless ``always``."""
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []

@@ -255,10 +255,7 @@ _BY_TYPE: dict[int, Any] = {
 
 
 def indirectly_labeled_ids(obj: Any, children: list[Any]) -> set[int]:
-    """Return the ids of those children whose referents are labeled as if ``obj`` referred to them directly.
-
-    For example, a variable in a cell of a closure is labeled as a variable of the function.
-    """
+    """Return the ids of children that are labeled through ``obj``, such as the cells of a closure."""
     if type(obj) is types.FunctionType:
         return {id(child) for child in children if child is obj.__closure__ or child is obj.__defaults__}
     if not is_exactly(obj, (types.FrameType, *_LAZY)):

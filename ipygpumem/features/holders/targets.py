@@ -56,7 +56,6 @@ class SearchTargets:
         computed_ids: The ids of tensors that an autograd node computed.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
-        keeps_addresses: Whether to create weak references to storages, which prevent the reuse of their addresses.
         references: Weak references to the storages, or None, by location.
     """
 

@@ -194,10 +194,7 @@ class _LineEvents:
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the memory usage of each line, and the total usage of stacks without any of the ``listed`` lines.
-
-        The total is None if no event has such a stack.
-        """
+        """Return the usage of each line, and that of stacks without ``listed`` lines, or None if there are none."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

@@ -105,7 +105,6 @@ class PeakLines:
 
     Attributes:
         lines: The lines with the largest amounts, in descending order.
-        rest: Total amount of all other lines.
         rounding: Memory added by rounding up allocation sizes, in bytes.
         pending: Size in bytes of freed blocks that were waiting for another stream, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.

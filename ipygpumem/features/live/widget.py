@@ -21,10 +21,6 @@ class MonitorWidget(anywidget.AnyWidget):
     A page requests the widget's script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings
     with ``{"id": ..., "get": "past"}``. While a view of the widget is visible, the page regularly sends
     ``{"here": view}``; when the view is closed, it sends ``{"bye": view}``.
-
-    Args:
-        history: Function that returns the previous readings as JSON data.
-        on_view: Function called with the identifier of a view and whether the view is visible.
     """
 
     _esm = script("loader.js")

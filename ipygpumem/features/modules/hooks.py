@@ -106,10 +106,7 @@ def cause_recompilation() -> bool:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Wrap the function compiled by ``module.compile()``, which skips hooks, so that it calls ``enter`` and ``leave``.
-
-    Return a function that removes the wrapper, or None if the module is not compiled.
-    """
+    """Wrap the result of ``module.compile()``, which skips hooks; return a function that undoes this, or None."""
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
         return None

@@ -97,7 +97,6 @@ class ModuleTree(PlainData):
 
     Attributes:
         parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``.
-        rows: The modules, each before its submodules.
         rounding: Memory added by rounding sizes up, at the peak, or None if unknown, and at the end.
         pending: Size of freed blocks that another stream still uses, as a negative number, at the peak and at the end.
         allocated: The allocator's counter of allocated memory, at the peak and at the end.

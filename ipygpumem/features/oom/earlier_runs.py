@@ -79,10 +79,7 @@ class EarlierRuns:
     def fitting_size(
         self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
     ) -> str:
-        """Return a sentence about the largest size at which a failed cell would have fitted; empty if it is unknown.
-
-        ``snapshot`` was saved when the allocation failed.
-        """
+        """Return a sentence about the largest size that would have fitted, given the snapshot of the failure, or ""."""
         failed = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
@@ -147,13 +144,7 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
 def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
-    """Return a command such as ``%gpumem fit batch=1..512 step(batch)``, or ``""`` if no variable determines the size.
-
-    Args:
-        source: Source code of the cell.
-        line: Line of the cell that was running.
-        variables: Variables of the notebook.
-    """
+    """Return a command such as ``%gpumem fit batch=1..512 step(batch)``; ``""`` if no variable determines the size."""
     try:
         statements = _statements(ast.parse(source).body, line)
     except (SyntaxError, ValueError):  # the source may contain magics

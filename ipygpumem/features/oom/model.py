@@ -76,7 +76,6 @@ class OutOfMemoryReport:
     Attributes:
         failure: The last of the ``count`` failed allocations.
         caught: Whether the code caught the error.
-        holders: Current holders of the memory or, if the code caught the error, the holders at the first failure.
         cells: Execution counts of the cells that added the most memory since the baseline, with the sizes in bytes.
     """
 

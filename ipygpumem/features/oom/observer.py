@@ -48,10 +48,7 @@ _SEARCH_LIMIT = 0.25
 
 
 class FailedAllocationObserver:
-    """Observer that records failed allocations in this process.
-
-    ``count`` is the number of failures since the last call to `take`, including those that are no longer kept.
-    """
+    """Observer of failed allocations in this process. ``count`` includes those that are no longer stored."""
 
     def __init__(self) -> None:
         self._save: Callable[[Holders | None], str] | None = None
@@ -165,10 +162,7 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path at which to save the snapshot of an out-of-memory error, expanded from the template.
-
-    Raises `OptionError` if the path is not writable or the template is invalid.
-    """
+    """Return the path for the snapshot of an out-of-memory error; `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)

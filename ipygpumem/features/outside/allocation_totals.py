@@ -27,7 +27,6 @@ class AllocationOwner(NamedTuple):
     """Library that allocates one kind of memory on one device.
 
     Attributes:
-        library: Name of the library, or `BEFORE_RECORDING`.
         file: Base name of the library's file; empty if unknown.
         pooled: Whether the memory belongs to a CUDA memory pool.
     """
@@ -237,10 +236,7 @@ def _record_owner(cupti: Cupti, record: Any) -> AllocationOwner:
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:
-    """Return the device index, address and size in bytes of each segment of PyTorch's allocator.
-
-    Return an empty list while the user records allocation history, because a snapshot would add an event to it.
-    """
+    """Return device, address and size of PyTorch's segments; none while the user records, as this adds an event."""
     try:
         if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
             return []

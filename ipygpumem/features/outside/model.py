@@ -94,7 +94,6 @@ class LibraryMemory:
     """Memory of one kind that one library allocated and freed during a measurement, in bytes.
 
     Attributes:
-        file: Base name of the library's file; empty if unknown.
         change: ``allocated`` minus ``freed``.
         peak: Maximum of ``change`` during the measurement.
         freed: Total size of frees, including frees of memory that was allocated before the measurement.

@@ -17,11 +17,9 @@ class DeviceProcesses(PlainData):
 
     Attributes:
         device: Device name in PyTorch; the index in nvidia-smi (``GPU 0``) if this process has not initialized CUDA.
-        own: Memory usage of this process; None if unknown.
         neighbours: Other processes, in descending order of memory usage.
         used: Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it.
         unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
-        why: Reason why the list is incomplete or imprecise; empty if there is none.
         source: Query that returned ``used``; empty if it was NVML.
     """
 

@@ -55,8 +55,6 @@ class DataFlow:
         allocation_times: Timestamp of each profiled allocation, by tensor.
         free_times: Timestamp of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.
-        parameters: Tensors known to be parameters of a module or an optimizer.
-        states: Tensors known to belong to the state of an optimizer.
         unmatched: Allocations and frees that belong to no known tensor.
         counters: Tuples ``(time, allocated, reserved)`` of the allocator's counters in bytes, by device name.
         span: First and last timestamps of the profile.

@@ -49,10 +49,7 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` if an extension is unsupported, a path is used twice, or ``outside`` is also requested.
-
-    The file system is not accessed, because the files may be written on another machine.
-    """
+    """Raise `OptionError` for invalid or equal paths, or ``outside``, without access to the file system."""
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "

@@ -59,10 +59,7 @@ class Ranks(TableRepr):
         return compare_ranks(self.members)
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return at most ``limit`` snapshot paths, starting with a typical process and the one that deviates most.
-
-        Return no paths if one of these two has no snapshot.
-        """
+        """Return at most ``limit`` snapshot paths, first a typical and the most deviating process, if both have one."""
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
             return ()
@@ -196,10 +193,7 @@ _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Return one result per rank from the newest run, by file stem.
-
-    A message about each file from another run and about each duplicate is appended to ``faults``.
-    """
+    """Return one result per rank from the newest run, by file stem, and add other files to ``faults``."""
     newest = max(results.values(), key=_start, default=None)
     earlier = {
         stem: reason for stem, result in results.items() if newest and (reason := _earlier_reason(result, newest))

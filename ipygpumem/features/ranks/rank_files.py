@@ -76,10 +76,7 @@ class RankFiles:
         return None
 
     def update_rank(self) -> bool:
-        """Update the rank, because torch.distributed may have been initialized since the measurement started.
-
-        Return False in a forked child process, because the files belong to its parent.
-        """
+        """Read the rank again, as torch.distributed may be initialized by now. Return False in a forked child."""
         before = self._info
         if os.getpid() != before.pid:
             return False
@@ -133,10 +130,7 @@ class FallbackRank:
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Return ``(rank, world_size)`` from torch.distributed or from the launcher's environment variables.
-
-    Unknown values are None. The function neither imports modules nor communicates with other ranks.
-    """
+    """Return ``(rank, world_size)`` from torch.distributed or the environment, without communication; or None."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

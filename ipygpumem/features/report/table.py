@@ -53,10 +53,7 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Return the full breakdown of a measurement: a table for each device that this process uses and one for the host.
-
-    Rows whose values are zero and did not change are omitted.
-    """
+    """Return the full breakdown, with a table for each device and the host, without unchanged rows of zeros."""
     tables = [
         _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
     ]

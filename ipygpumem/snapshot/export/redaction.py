@@ -30,12 +30,9 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other process
 def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
     """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
 
-    Args:
-        snapshot: The snapshot. It is not modified.
-        source: Whether to include the source code of the recorded cells.
-        paths: Whether to include the name of the snapshot file, the directories of source files, the name of the
-            machine, the version of PyTorch, and allocator settings that are strings. Names of functions, source
-            files, installed packages, devices and actions, annotations, compile contexts and user metadata remain.
+    ``paths``: Whether to include the name of the snapshot file, the directories of source files, the name of the
+    machine, the version of PyTorch, and allocator settings that are strings. Names of functions, source files,
+    installed packages, devices and actions, annotations, compile contexts and user metadata remain.
     """
     if source and paths:
         return snapshot

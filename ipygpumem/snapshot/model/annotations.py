@@ -125,10 +125,7 @@ _MAX_TEXTS, _MAX_LENGTH = 5, 200  # of a label that consists of several texts
 
 
 def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
-    """Return a dict from rows in ``timeline.allocations`` to the ``annotate`` events of these allocations.
-
-    These are recorded by ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14 or later).
-    """
+    """Return the events of ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14) by row of ``timeline.allocations``."""
     trace, allocations = timeline.trace, timeline.allocations
     events = trace.events(Action.ANNOTATE)
     if not len(events) or not len(allocations):

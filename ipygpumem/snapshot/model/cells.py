@@ -121,10 +121,7 @@ class CellLookup:
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return a label for the runs of a cell at the given times.
-
-        If the cell was not running at one of these times, the label is for all of its runs.
-        """
+        """Return a label for the runs of a cell at some times, or for all runs if it was not running at one of them."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)
@@ -174,7 +171,6 @@ class Intervals:
     """Closed time intervals, which may overlap.
 
     Args:
-        starts: Start of each interval, in ascending order.
         ends: End of each interval; the maximum of int64 if the interval is open-ended.
         priorities: Priority of each interval. Where intervals overlap, the interval with the highest priority takes
             precedence, or the latest if the priorities are equal or omitted.

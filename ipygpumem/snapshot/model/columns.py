@@ -145,10 +145,7 @@ class IndexByValue(dict[Any, int]):
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct values in ascending order.
-
-    This function and `is_in` sort instead of hashing, because malicious files can contain values with colliding hashes.
-    """
+    """Return the distinct values in ascending order, without hashing, which malicious files could make slow."""
     ordered = np.sort(values)
     different = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     result: NDArray[Any] = ordered[different]

@@ -47,8 +47,6 @@ class Diff(PlainData):
     """Changes between two points in time.
 
     Attributes:
-        before: Requested bytes at the first point in time.
-        after: Requested bytes at the second point in time.
         changes: Groups that changed, largest change in bytes first.
     """
 

@@ -24,7 +24,6 @@ class AllocationFit:
     """Result of checking whether an allocation fits into the free memory of the segments.
 
     Attributes:
-        rounded: Requested size, rounded by the allocator.
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
         block: Size of the smallest free block that is large enough; None if there is no such block.
         segment: Size of the new segment that PyTorch allocates if there is no such block.

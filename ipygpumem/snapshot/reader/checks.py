@@ -110,10 +110,7 @@ class TextBudget:
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Subtract the length of a string from the limit if the string is new (``created``) or occurs again.
-
-        Raise `SnapshotLimitError` if the limit is exceeded.
-        """
+        """Subtract a string's length from the limit if it is new or occurs again; `SnapshotLimitError` below 0."""
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:

@@ -68,9 +68,6 @@ class EntryRun:
     """Consecutive entries of a list that were read as a batch.
 
     Attributes:
-        entries: Batch that contains the entries.
-        first: Index of the first entry in the batch.
-        stop: Index of the last entry in the batch, plus one.
         memo_index: Memo index of the first object in the first entry.
     """
 
@@ -118,10 +115,7 @@ def _reference(index: int) -> bytes:
 
 
 def is_in_events(outer: list[list[Any]]) -> bool:
-    """Return whether the innermost open list contains events, as ``device_traces[0]`` and ``host_traces`` do.
-
-    ``outer`` contains the objects on the stack of the pickle reader before each MARK.
-    """
+    """Return whether the innermost open list contains events. ``outer`` are the objects before each MARK."""
     if len(outer) not in _EVENT_DEPTHS:
         return False
     path = outer[1][-3:] + [item for items in outer[2:] for item in items[-1:]]

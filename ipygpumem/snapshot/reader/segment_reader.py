@@ -25,10 +25,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 def read_segments(
     items: Any, devices: int, tables: TableBuilder, host: Sequence[dict[str, Any]] = ()
 ) -> tuple[Segments, Blocks]:
-    """Read the list of segments and their blocks. The message of a `SnapshotFormatError` names the invalid value.
-
-    ``host`` contains segments of pinned host memory in the same format.
-    """
+    """Read segments and their blocks, on the host if ``host``. `SnapshotFormatError` names an invalid value."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()

@@ -60,12 +60,10 @@ class StepEdit:
     ) -> Ints:
         """Insert allocations at a boundary, and return their indices.
 
-        Args:
-            boundary: The boundary.
-            sources: Allocations from which the stream, the line and, by default, the sizes are taken.
-            starts: Position of each allocation in the order of the inserted requests.
-            ends: Position of each free in this order; -1 if the caller sets ``end``, to free the allocation later.
-            coefficients: Sizes of the allocations, as in `SizeModel`.
+        ``sources``: Allocations from which the stream, the line and, by default, the sizes are taken.
+        ``starts``: Position of each allocation in the order of the inserted requests.
+        ``ends``: Position of each free in this order; -1 if the caller sets ``end``, to free the allocation later.
+        ``coefficients``: Sizes of the allocations, as in `SizeModel`.
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
         self._used[boundary] = self._used.get(boundary, 0) + int(max(starts.max(initial=0), ends.max(initial=0))) + 1

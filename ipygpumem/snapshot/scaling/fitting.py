@@ -32,11 +32,9 @@ def match(
     allocations of a backward pass, those whose size grows by an expected factor are matched first, and then those whose
     size grows at most as the square of the size of the step.
 
-    Args:
-        keys: Keys of the allocations of both runs, such as numbers of call stacks.
-        sizes: Requested sizes of the allocations of both runs in bytes.
-        factors: Factors by which the size of the step grows on each axis from the first run to the second run.
-        workspaces: Masks of the workspaces of both runs, which may exist at only some sizes.
+    ``keys``: Keys of the allocations of both runs, such as numbers of call stacks.
+    ``factors``: Factors by which the size of the step grows on each axis from the first run to the second run.
+    ``workspaces``: Masks of the workspaces of both runs, which may exist at only some sizes.
     """
     if np.array_equal(*keys):
         return np.arange(len(keys[0]))
@@ -136,7 +134,6 @@ class MatchedRecordings:
     """Several runs of a step, whose allocations are matched with those of the run at the largest size.
 
     Attributes:
-        runs: All runs.
         size: The largest size.
         step: The run at this size.
     """

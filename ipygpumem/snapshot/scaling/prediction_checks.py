@@ -25,10 +25,7 @@ _MAX_SHARE = 0.005
 
 
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:
-    """Return the polynomials for the sizes of allocations. `ScaledRecording.from_recordings` describes ``axis``.
-
-    Raises `OptionError` if ``axis`` is invalid, or more sizes must be recorded.
-    """
+    """Return the polynomials of the sizes; `OptionError` for an invalid ``axis``, or if more sizes are needed."""
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
         raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")

@@ -96,7 +96,6 @@ class Prediction(PlainData):
 
     Attributes:
         capacity: Limit of reserved memory; None without a limit.
-        requested: Maximum of the requested bytes.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.

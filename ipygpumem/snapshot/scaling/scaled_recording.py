@@ -58,10 +58,8 @@ class ScaledStep:
     ) -> Prediction:
         """Predict the memory of the step by replaying its requests.
 
-        Args:
-            size: Size of the step.
-            capacity: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
-            settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
+        ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
+        ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
         """
         limit = None if capacity is None else parse_size(capacity)
         return self._predict(size, limit, settings, 1.0)
@@ -116,13 +114,10 @@ class ScaledStep:
 
         For workspaces of irregular size, the upper bound is used.
 
-        Args:
-            capacity: Limit of reserved memory, in bytes or as a string.
-            margin: Share of the capacity that must remain unused.
-            first: Smallest size.
-            last: Largest size.
-            after_release: Whether to include sizes that fit only after PyTorch frees cached segments.
-            settings: Allocator settings, as in `predict`.
+        ``capacity``: Limit of reserved memory, in bytes or as a string.
+        ``margin``: Share of the capacity that must remain unused.
+        ``after_release``: Whether to include sizes that fit only after PyTorch frees cached segments.
+        ``settings``: Allocator settings, as in `predict`.
         """
         limit = int(parse_size(capacity) * (1 - margin))
         accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)

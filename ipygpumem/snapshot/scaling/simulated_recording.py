@@ -40,11 +40,8 @@ class SimulatedRecording:
     """A recording of simulated allocations on a device without other allocations.
 
     Args:
-        before: Allocations that exist before the step.
         requests: Allocations and frees of the step, in order: tuples of an allocation and whether it is freed.
         settings: Settings of the allocator in the format of ``PYTORCH_ALLOC_CONF``.
-        sources: Source code by file name.
-        numbers: Execution counts of notebook cells by file name.
 
     Attributes:
         step: The recorded step. Cached memory is freed after it.

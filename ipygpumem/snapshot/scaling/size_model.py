@@ -118,11 +118,7 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
     The size of a workspace is linear in the size of the step if its largest recorded sizes are on a line. Otherwise, it
     is assumed to be proportional to the size of the step, with the proportions in the larger runs as bounds.
 
-    Args:
-        model: Sizes of all allocations.
-        rows: Indices of the workspaces.
-        sizes: Sizes of the runs.
-        recorded: Array of the shape (runs, workspaces) with recorded sizes in bytes; -1 if the workspace is missing.
+    ``recorded``: Array of the shape (runs, workspaces) with recorded sizes in bytes; -1 if the workspace is missing.
     """
     order = sorted(range(len(sizes)), key=lambda run: math.prod(sizes[run]))
     sizes, recorded = [sizes[run] for run in order], recorded[order]

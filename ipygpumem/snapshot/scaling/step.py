@@ -25,7 +25,6 @@ class StepRecording:
     """One run of a step: the events after ``first`` up to ``last`` of one device.
 
     Args:
-        snapshot: The snapshot that contains the events.
         device: Device index; by default the device with the highest peak.
         first: Last event before the step; by default, the step starts with the first event.
         last: Last event of the step; by default the last event.

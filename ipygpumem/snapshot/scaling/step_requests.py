@@ -40,10 +40,7 @@ class InitialState:
 
     @classmethod
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
-        """Return the state right after an event; -1 stands for the time before the first event.
-
-        Raises `ReplayError` if the recording cannot be replayed.
-        """
+        """Return the state after an event (-1: before the first). Raises `ReplayError` if a replay is impossible."""
         recording = verified(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
@@ -55,8 +52,6 @@ class StepRequests:
     Allocations are numbered, too: first those of the step, then the blocks of the state.
 
     Args:
-        step: The recorded step.
-        state: The state from which the step starts.
         leftovers: Blocks of the state that previous runs have left, if they are known.
 
     Attributes:
@@ -123,10 +118,7 @@ class StepRequests:
         return np.cumsum(change, axis=0)[:-1]
 
     def live(self, event: int) -> tuple[Ints, Ints]:
-        """Return the allocations of the step, and the indices of the state's blocks, that exist after an event.
-
-        Blocks in ``resized`` are returned as the allocations that have made them.
-        """
+        """Return the step's allocations, and the indices of the state's blocks, that exist after an event."""
         own, older = (self.start <= event) & (self.end > event), self.block_ends > event
         resized = self.leftovers.sources[older & self.resized]
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
@@ -145,10 +137,7 @@ class StepRequests:
         return number
 
     def with_sizes(self, sizes: Ints) -> Recording:
-        """Return the requests, with the given requested sizes of the step's allocations, as a recording.
-
-        Blocks in ``resized`` are allocated first.
-        """
+        """Return the requests with other sizes as a recording, in which ``resized`` blocks are allocated first."""
         state, resized = self.state.state, self.resized
         blocks = state.blocks.copy()
         blocks["row"] = self.count + np.arange(len(blocks))
