@@ -117,10 +117,7 @@ def import_library(module: str, purpose: str) -> Any:
 
 @contextlib.contextmanager
 def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a new file in the directory of ``path``. On exit, the file is deleted unless it has been renamed.
-
-    The name of the file is random and independent of ``path``, whose name may already have the maximum length.
-    """
+    """Yield a new file with a random name in the directory of ``path``, deleted on exit unless it was renamed."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         # "x" does not open a file or symbolic link that another user has created under this name. The opener is not a

@@ -133,10 +133,7 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return, for each stack, the file of its outermost frame, which identifies the thread; None for an empty stack.
-
-    The last element is None. It represents events without a stack, whose stack index is -1.
-    """
+    """Return the file of each stack's outermost frame, which identifies the thread. The last item is None."""
     stacks = snapshot.stacks
     roots: list[str | None] = []
     for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):

@@ -29,10 +29,7 @@ _CHART_POINTS = 110
 
 
 class IncompleteLineTracker:
-    """Tracker of incomplete lines at the end of stdout and stderr, such as the line of a progress bar.
-
-    A display after such a line would split it, and the first part of the progress bar would remain visible.
-    """
+    """Tracker of incomplete lines, such as progress bars, which a display below would split."""
 
     def __init__(self) -> None:
         self._last_characters: dict[int, str] = {}

@@ -47,10 +47,7 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile code into ``(body, last)``, where ``last`` is the last statement if it is an expression, otherwise None.
-
-    ``body`` contains all other statements. Raises ``UsageError`` if the code is invalid.
-    """
+    """Compile code into ``(body, last)``; ``last`` is the last expression or None. ``UsageError`` for errors."""
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
@@ -135,11 +132,7 @@ class ExecutionCounts:
         return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """Return the file name that tracebacks show for a cell, or None if it is unknown.
-
-        ``statements`` contains the file names of measured statements. A statement can have the same execution count as
-        its cell.
-        """
+        """Return a cell's file name in tracebacks, or None. Files of measured ``statements`` are not cells."""
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
         if name in linecache.cache:

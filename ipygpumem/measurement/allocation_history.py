@@ -92,11 +92,7 @@ class ActiveRecording:
             return True
 
     def set_context(self, context: str | None = None) -> None:
-        """Change PyTorch's option ``context`` for the recording that this package started.
-
-        Without an argument, the value with which the recording was started is restored. If that value is None,
-        nothing is changed.
-        """
+        """Change the option ``context`` of this package's recording; by default, restore its first value."""
         with self._lock, DeferredInterrupts():
             history = self._history
             if history is not None and history.context is not None:

@@ -60,10 +60,7 @@ class CompiledGraph:
 
 
 class CompiledGraphObservers:
-    """Observers of calls to graphs. ``current().state(CompiledGraphObservers)`` is the instance of this process.
-
-    Observers are called with the graph and its inputs before the call, and with the graph after it.
-    """
+    """Observers called with a graph and its inputs before a call, and with the graph after it."""
 
     def __init__(self) -> None:
         self._observers: list[tuple[Callable[..., None], Callable[..., None]]] = []

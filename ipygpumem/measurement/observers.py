@@ -24,10 +24,7 @@ from ipygpumem.sources.pytorch import CallObservers
 
 
 class BackwardPassObservers(CallObservers):
-    """Observers of backward passes. ``current().state(BackwardPassObservers)`` returns the instance of this process.
-
-    Exceptions raised by observers are ignored so that they do not affect the user's backward pass.
-    """
+    """Observers of backward passes. Their exceptions are ignored to protect the user's backward pass."""
 
     def __init__(self) -> None:
         function = ("_engine_run_backward",)

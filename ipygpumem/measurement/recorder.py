@@ -1,7 +1,4 @@
-"""Recorder that saves allocation history in a snapshot file, together with cells, readings and samples.
-
-snapshot/FORMAT.md describes the keys that such a file contains in addition to PyTorch's keys.
-"""
+"""Recorder of allocation history in snapshot files, whose additional keys are described in snapshot/FORMAT.md."""
 
 from __future__ import annotations
 

@@ -116,10 +116,7 @@ class SnapshotData:
         return lines[line - 1] if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """Return a short name for a file: ``In[n]`` for a cell, otherwise the last two parts of the path.
-
-        If a cell ran several times, ``times`` selects the runs during which events with these timestamps occurred.
-        """
+        """Return a label for a cell (at ``times``), or the last two parts of the path of another file."""
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 

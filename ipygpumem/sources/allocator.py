@@ -76,10 +76,7 @@ class _InductorPlaceholder:
 
 @contextlib.contextmanager
 def inductor_unloaded() -> Iterator[None]:
-    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats Python stacks.
-
-    PyTorch looks up generated code in ``torch._inductor.codecache``, which contains none before the import.
-    """
+    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats stacks."""
     namespace = vars(sys.modules["torch"])
     replacement = None if "_inductor" in namespace else _InductorPlaceholder()
     if replacement is not None:
@@ -191,10 +188,7 @@ class AllocatedBlocks:
     def share_outside(
         self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
     ) -> float:
-        """Return the share of the memory on some devices that is not in the blocks of the given storages.
-
-        Private pools and blocks of the excluded size, such as cuBLAS workspaces, count as blocks of the storages.
-        """
+        """Return the share of memory outside some storages, private pools and blocks of the excluded size."""
         inside_ids = {id(self.block(storage.device, storage.address)) for storage in storages}
         wanted = [block for block in self.blocks if is_wanted(block.device)]
         rest = [block for block in wanted if id(block) not in inside_ids and not any(block.pool)]
@@ -218,10 +212,7 @@ def allocation_counts() -> Any:
 
 
 def allocated_blocks() -> AllocatedBlocks | None:
-    """Return the allocated blocks of all devices, or None if the allocator backend does not list them.
-
-    If allocation history is being recorded, a ``snapshot`` event is added to it.
-    """
+    """Return all allocated blocks; None if they are not listed. This adds an event to a running recording."""
     listed_segments = attempt(segments)
     if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel
         return None

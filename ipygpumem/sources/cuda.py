@@ -1,7 +1,4 @@
-"""Call CUDA runtime functions that PyTorch does not expose.
-
-The error of a failed call must be cleared, because PyTorch uses the same runtime library and would report it later.
-"""
+"""CUDA runtime functions that PyTorch does not expose. Errors are cleared, because PyTorch would report them later."""
 
 from __future__ import annotations
 

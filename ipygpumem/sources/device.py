@@ -1,7 +1,4 @@
-"""CUDA device and its counterpart in NVML, matched by UUID.
-
-This process is identified in NVML's process list by test allocations, which change its memory usage.
-"""
+"""CUDA device, matched with NVML's device by UUID. Test allocations identify this process in NVML's process list."""
 
 from __future__ import annotations
 
@@ -210,10 +207,7 @@ class Device:
         return DriverValues(context, memory, process, others, listed, highest, problem, pending)
 
     def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Combine the driver's values with the allocator's counters, unless they are None, and determine the mode.
-
-        The result shares equal values with earlier readings, so that thousands of reports need little memory.
-        """
+        """Combine the driver's and the allocator's values. Equal values are shared with earlier readings."""
         context, memory, process, others, listed, highest, problem, busy = driver
         mode, why = self.mode, problem or self.reason
         total, used, reserved, source = memory or (self.total, None, None, None)

@@ -8,10 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls ``function`` and that torch.compile neither compiles nor traces.
-
-    Hooks may run between compiled graphs, for example after a graph break, where torch.compile compiles every function.
-    """
+    """Return a function that torch.compile neither compiles nor traces, even when it runs between graphs."""
     frames = _eval_frame()
     if frames is None:
         return function

@@ -1,7 +1,4 @@
-"""Statistics of the memory pools of libraries such as CuPy and JAX in this process.
-
-Libraries that are not imported and initialized, or whose statistics cannot be read, are omitted.
-"""
+"""Statistics of the memory pools of libraries such as CuPy and JAX, if they are in use and can be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""NVML queries for the memory usage and the processes of devices.
-
-Errors from pynvml are converted to `NvmlError` with a readable reason, or to None for optional values.
-"""
+"""NVML queries. Errors are converted to `NvmlError` with a readable reason, or to None for optional values."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class DeviceMemory(NamedTuple):
 
 
 class Nvml:
-    """Initialized NVML library. Methods raise `NvmlError` on failure, unless documented otherwise.
-
-    The constructor raises `NvmlError` if the driver or nvidia-ml-py is missing, or if pynvml shadows nvidia-ml-py.
-    """
+    """Initialized NVML library. The constructor and the methods raise `NvmlError` on failure, unless documented."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():

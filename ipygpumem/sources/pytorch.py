@@ -157,10 +157,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class WrappedFunctions:
-    """Wrappers around functions of one module or class, for example ``"torch.cuda"`` or ``"module:Class"``.
-
-    A wrapper that has itself been wrapped by another library cannot be removed and continues to work.
-    """
+    """Wrappers around functions of one module or class. Those that another library has wrapped are kept."""
 
     def __init__(self, module: str) -> None:
         self._module, _, self._class = module.partition(":")

@@ -1,7 +1,4 @@
-"""Static image of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
-
-Like the viewer, it shows every peak (see `stacked_allocations`). The background is white in light and dark notebooks.
-"""
+"""Static image of a snapshot on a white background, which shows every peak (see `stacked_allocations`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read files that contain reports: logs (JSON Lines), JSON lists of reports, and executed notebooks; append to logs.
-
-The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is required.
-"""
+"""Read logs, JSON lists and notebooks, which may be truncated or malicious, without PyTorch; append to logs."""
 
 from __future__ import annotations
 
@@ -221,10 +218,7 @@ _MAX_UNWRITTEN = 1000
 
 
 class ReportLog:
-    """A log file to which several processes and threads can append reports.
-
-    Raises `OptionError` if the file cannot be written or contains data other than reports.
-    """
+    """Log file to which processes and threads append reports. Raises `OptionError` if it is not a writable log."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = check_path(path, "log", "session.jsonl")

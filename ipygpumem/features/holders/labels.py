@@ -1,7 +1,4 @@
-"""Labels of references between objects, such as ``.weight``, ``[3]``, ``["image"]`` and `` (closure x)``.
-
-Containers and slots are read with methods of the built-in types, so that no code of subclasses runs.
-"""
+"""Labels of references, such as ``.weight``, ``[3]`` and `` (closure x)``, read without running user code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Graph of the references that a search follows: its roots, and the objects from which tensors are reachable.
-
-The roots are notebook variables and outputs, the last exception, and imported modules.
-"""
+"""Graph of the references from roots, such as variables, outputs, exceptions and modules, to tensors."""
 
 from __future__ import annotations
 

@@ -37,10 +37,7 @@ class SourceRegion:
 
 
 class SourceCode:
-    """Source code of notebook cells (``cells`` by file name) and of other files, which are read with `linecache`.
-
-    ``numbers`` contains the known execution counts of cells (``n`` in ``In [n]``) by file name.
-    """
+    """Source code of notebook cells and other files, and the known execution counts of cells, by file name."""
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
         self.cells = cells

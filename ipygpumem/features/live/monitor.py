@@ -141,10 +141,7 @@ class Monitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Display the monitor in the output of the running cell. If ``every`` (in seconds) is None, keep the interval.
-
-        Raises `OptionError` if this is not an interactive notebook, or if anywidget is not installed.
-        """
+        """Display the monitor, with a new interval if given. Raises `OptionError` if widgets cannot be displayed."""
         target = shell_target(self._shell)
         if target.kind != "live":
             where = "an interactive notebook" if target.kind == "batch" else "a notebook"

@@ -1,7 +1,4 @@
-"""The widget of the memory monitor, which receives new readings while a notebook page displays it.
-
-A visible page regularly sends a message, because a Jupyter kernel is not notified when a page is closed.
-"""
+"""The widget of the memory monitor. Visible pages send messages, because a kernel is not notified when they close."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Find the storages of a model's parameters, buffers, gradients and optimizer state.
-
-Modules, tensors and optimizers are referenced weakly so that tracking does not keep them alive.
-"""
+"""Find the storages of a model and its optimizers, which are referenced weakly so that they can be freed."""
 
 from __future__ import annotations
 
@@ -139,10 +136,7 @@ class ModelStorages:
                 self.modules[number] = replace(module, compiled="compiled" if number == index else "inside")
 
     def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
-        """Return the paths in a compiled graph that correspond to modules of the model, with the modules' indices.
-
-        ``paths`` contains the path of the module that uses each of the graph's ``inputs``, such as parameters.
-        """
+        """Return modules of the model by their paths in a graph, given the ``paths`` that use its inputs."""
         result: dict[str, int] = {}
         for path, value in zip(paths, inputs, strict=False):
             reference, _, index = self._tensor_refs.get(id(value), (None, "", -1))

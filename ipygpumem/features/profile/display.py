@@ -103,11 +103,7 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Encode timelines in the format of `ipygpumem.snapshot.export.encode`.
-
-    Column names begin with the index of the timeline, as in ``0/time``. Timestamps are nanoseconds since the start of
-    the first timeline.
-    """
+    """Encode timelines as `encode` does a snapshot, in columns such as ``0/time``, in nanoseconds."""
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {

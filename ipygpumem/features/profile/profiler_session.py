@@ -155,10 +155,7 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write a trace for Perfetto, compressed if the file name ends in ``.gz``, and return the file size in bytes.
-
-        Raises `RecordingError` if there is no result or the file cannot be written.
-        """
+        """Write a trace, compressed for ``.gz``, and return the file size. Raises `RecordingError` on failure."""
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:

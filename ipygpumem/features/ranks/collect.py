@@ -1,7 +1,4 @@
-"""Read the reports and snapshots of several processes from the directory of a run.
-
-If several runs have used the directory, the files of the newest run are selected.
-"""
+"""Read the reports and snapshots of the newest run from a directory to which several processes have written."""
 
 from __future__ import annotations
 

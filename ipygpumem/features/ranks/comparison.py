@@ -105,10 +105,7 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """Return ``(median, slow)``, where ``slow`` contains the durations of slow ranks by name, slowest first.
-
-    A rank is slow if its duration exceeds the median both by more than 50% and by more than one second.
-    """
+    """Return the median duration, and durations that exceed it by more than 50% and one second, slowest first."""
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
@@ -141,10 +138,7 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
-    """Compare the rank that deviates most with a typical rank, based on each rank's device with the highest peak.
-
-    Return None if fewer than two ranks have a snapshot. If there are two, compare the second with the first.
-    """
+    """Compare the rank that deviates most, or the second of two, with a typical rank; None for fewer ranks."""
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
         return None

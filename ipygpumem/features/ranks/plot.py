@@ -18,10 +18,7 @@ _TYPICAL, _OUTLIER = ("typical", "#1d4ed8"), ("deviates most", "#c2410c")
 
 
 def ranks_plot(results: Sequence[RankResult]) -> PngImage:
-    """Plot the requested memory of each rank over time, and highlight a typical rank and the one that deviates most.
-
-    Raises `OptionError` if no rank has a snapshot with timestamps, or if matplotlib is not installed.
-    """
+    """Plot memory over time for each rank. Raises `OptionError` if there are no timestamps or no matplotlib."""
     curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:
         raise OptionError("cannot plot the ranks: no rank has a snapshot with timestamps")

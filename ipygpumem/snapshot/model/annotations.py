@@ -40,10 +40,7 @@ class Annotation(PlainData):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnnotationTable:
-    """Annotated regions in order of their start, as columns in the order of the attributes of `Annotation`.
-
-    The first column contains indices in ``names``, and unknown times are -1.
-    """
+    """Annotated regions by start, as columns. The first contains indices in ``names``; unknown times are -1."""
 
     names: tuple[str, ...]
     columns: tuple[NDArray[Any], ...]

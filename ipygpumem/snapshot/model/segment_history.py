@@ -168,10 +168,7 @@ class SegmentHistory:
         return stream, address, event, change, np.flatnonzero(np.append(differs, True))
 
     def _mapped(self, event: int) -> NDArray[Any]:
-        """Return the ranges of expandable segments that are mapped right after an event, as `SEGMENT` rows.
-
-        They are computed from the ranges at the end by undoing later events. Adjacent ranges are merged into one row.
-        """
+        """Return the merged mapped ranges after an event as `SEGMENT` rows, by undoing later events."""
         at_end = self._ranges
         if not len(self._map_events) and not len(at_end):
             return at_end

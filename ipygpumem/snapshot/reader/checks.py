@@ -1,7 +1,4 @@
-"""Type checks for values in an untrusted file. No value is printed, compared or hashed before it is checked.
-
-The argument ``where`` is the name of the value in error messages.
-"""
+"""Type checks for untrusted values before any other use. ``where`` is the name of the value in error messages."""
 
 from __future__ import annotations
 

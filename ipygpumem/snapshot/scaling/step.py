@@ -65,10 +65,7 @@ class StepRecording:
         return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
-        """Return the indices in ``rows`` of the allocations that exist at the peak if they have the given sizes.
-
-        The second value is the sum of their sizes. Allocations that are older than the step are not considered.
-        """
+        """Return the allocations in ``rows`` that exist at the peak with these sizes, and the sum of their sizes."""
         allocations = self.timeline.allocations
         start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
         change = np.zeros(self.last - self.first + 2, np.int64)

@@ -221,10 +221,7 @@ class StepRequests:
         return pairs
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
-        """Return all pools, the index of the pool of each allocation and block, and that of each segment of the state.
-
-        A pool of the recording is the same as a pool of the state if both have the same stream.
-        """
+        """Return all pools, and their indices by allocation, block and segment. The stream identifies a pool."""
         step, state, pools = self.step, self.state, self._recording.pools
         own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
         private = np.flatnonzero([pool.private for pool in own])

@@ -56,10 +56,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
-    """Run a cell, which may start with a ``%%px`` line, on the engines and display their merged report.
-
-    Errors are raised in the same way as by ``%%px``. ``arguments`` contains the options as the user entered them.
-    """
+    """Run a cell on the engines, with errors as from ``%%px``, and display their merged report."""
     from ipyparallel.client.magics import ParallelMagics
 
     first, _, rest = cell.lstrip().partition("\n")

@@ -36,10 +36,7 @@ class Submission:
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     def take_reports(self) -> bool:
-        """Mark all finished engines as reported, and return whether any of them had not been reported before.
-
-        Return False if no engine has sent a report, or if all engines have rejected the options of ``%%gpumem``.
-        """
+        """Mark finished engines as reported. Return whether there are new reports to merge."""
         replies = self.replies.values()
         if not any(map(_published_reports, replies)) or all(map(_is_rejection, replies)):
             return False
