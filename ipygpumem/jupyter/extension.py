@@ -18,8 +18,8 @@ from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.commands import matcher
 from ipygpumem.jupyter.display import replace_method
-from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
+from ipygpumem.jupyter.options import rewrite
 from ipygpumem.jupyter.settings import without_invalid_values
 from ipygpumem.measurement.runtime import close, current
 

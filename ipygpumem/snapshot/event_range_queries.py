@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError, check_argument
 from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries import event_statistics
+from ipygpumem.snapshot.queries.event_statistics import Churn, CudaCallCounts, RegionRepetition
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.model.timeline import Timeline
-    from ipygpumem.snapshot.queries.event_statistics import Churn, CudaCallCounts, RegionRepetition
 
 
 class EventRangeQueries(SnapshotData):

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
-from ipygpumem.jupyter.input_transformer import rewrite
+from ipygpumem.jupyter.options import rewrite
 
 pytestmark = pytest.mark.ipython
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.commands.command import Command, Option, positive, result_options, show_result
-from ipygpumem.features.holders.model import StorageBaseline
+from ipygpumem.features.commands.command import Command, Notebook, Option, positive, result_options, show_result
+from ipygpumem.features.holders.model import Holders, StorageBaseline
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.allocator import allocated_blocks
-
-if TYPE_CHECKING:
-    import argparse
-
-    from ipygpumem.features.holders.model import Holders
-    from ipygpumem.jupyter.magics import GPUMem
 
 _WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 
@@ -59,7 +54,7 @@ class HolderBaselines:
         return self.reported, "the last %gpumem who"
 
 
-def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables
 
     selected = _holders(notebook, arguments)
@@ -67,7 +62,7 @@ def _run(notebook: GPUMem, arguments: argparse.Namespace) -> Any:
     return show_result(notebook, arguments, selected, lambda: notebook.show_tables(tables))
 
 
-def _holders(notebook: GPUMem, arguments: argparse.Namespace) -> Holders:
+def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
     from ipygpumem.features.holders.collect import find_holders
     from ipygpumem.features.holders.reference_graph import notebook_roots
 
