@@ -8,8 +8,7 @@ from typing import Any
 
 from ipygpumem.core.errors import DeviceError, OptionError
 
-HOST = "host"
-"""Device name for the host memory of this process."""
+HOST = "host"  # device name for the host memory of this process
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 

@@ -17,10 +17,8 @@ class DeferredInterrupts:
     has no effect outside the main thread or if the handler is not a Python function.
     """
 
-    previous: Any = None
-    """Handler to restore."""
-    handler: Any = None
-    """Handler to call for deferred interrupts."""
+    previous: Any = None  # handler to restore
+    handler: Any = None  # handler to call for deferred interrupts
     pending = False
 
     def record(self, *_: object) -> None:

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import MIB
 
-NOISE = 16 * MIB
-"""Changes of at most this size in bytes can be caused by page tables and other processes."""
+NOISE = 16 * MIB  # changes of at most this size in bytes can be caused by page tables and other processes
 
 
 @dataclass(frozen=True, slots=True)

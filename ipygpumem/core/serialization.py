@@ -18,8 +18,7 @@ from ipygpumem.core.text import printable
 
 _Reader = Callable[[Any, str], Any]
 
-SCHEMA = 1
-"""Version of the format described in core/FORMAT.md. It increases when the meaning of a key changes."""
+SCHEMA = 1  # version of the format described in core/FORMAT.md; it increases when the meaning of a key changes
 
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63

@@ -9,8 +9,7 @@ from ipygpumem.core.errors import OptionError
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
-VISIBLE = MIB // 20
-"""Smallest size in bytes that is not printed as 0.0 MiB."""
+VISIBLE = MIB // 20  # smallest size in bytes that is not printed as 0.0 MiB
 
 _SIZE = re.compile(r"\s*(\+?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
 _DECIMAL_UNITS = ("kb", "mb", "gb", "tb")

@@ -68,8 +68,7 @@ class EventLookup:
         return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))
 
 
-THREAD_FILE = "threading.py"
-"""Suffix of the outermost file name in the stacks of threads started from Python."""
+THREAD_FILE = "threading.py"  # suffix of the outermost file name in the stacks of threads started from Python
 
 
 @dataclass(frozen=True, slots=True)

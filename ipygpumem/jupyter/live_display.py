@@ -24,8 +24,7 @@ from ipygpumem.viewer.display_target import supports_updates
 
 DELAY = 2.0
 INTERVAL = 0.5
-_CHART_POINTS = 110
-"""Maximum number of points in the chart. Each point is two pixels wide."""
+_CHART_POINTS = 110  # maximum number of points in the chart; each point is two pixels wide
 
 
 class IncompleteLineTracker:

@@ -142,8 +142,7 @@ class Settings(Configurable):
         "fails. A limited number of events is recorded continuously. In the name, {n} expands to a counter, {host} to "
         "the host name and {time} to the current time, as in 'oom_{n}.pickle'. None: record nothing.",
     ).tag(config=True)
-    values = SimpleNamespace()
-    """The values of all settings, which take less time to read than the traits."""
+    values = SimpleNamespace()  # the values of all settings, which take less time to read than the traits
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

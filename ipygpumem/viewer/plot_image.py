@@ -20,22 +20,17 @@ from ipygpumem.core.files import import_library
 
 Ticks = list[tuple[float, str]]
 
-LegendItem = tuple[str, str, Any]
-"""Color, label and matplotlib line style, which is None for a filled area."""
-MAX_BYTES = 60_000
-"""Target size of a PNG file in bytes. Larger images are drawn again with fewer pixels."""
-SCALES = (2.0, 1.5, 1.0)
-"""Image pixels per CSS pixel, in the order in which they are tried."""
+LegendItem = tuple[str, str, Any]  # color, label and matplotlib line style, which is None for a filled area
+MAX_BYTES = 60_000  # target size of a PNG file in bytes; larger images are drawn again with fewer pixels
+SCALES = (2.0, 1.5, 1.0)  # image pixels per CSS pixel, in the order in which they are tried
 _COLORS = 128
-WIDTH = 880
-"""Width of every image in CSS pixels."""
+WIDTH = 880  # width of every image in CSS pixels
 LEFT, RIGHT = 70, 16
 """Left and right margins of a plot in CSS pixels."""
 PLOT_WIDTH = WIDTH - LEFT - RIGHT
 INK, SOFT = "#1b1f24", "#59636e"
 _DPI = 100
-POINT = 72 / _DPI
-"""Points per CSS pixel. Font sizes and line widths in matplotlib are in points."""
+POINT = 72 / _DPI  # points per CSS pixel; font sizes and line widths in matplotlib are in points
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
@@ -59,8 +54,7 @@ class PlotLayout:
         from matplotlib.transforms import Affine2D
 
         self.height, self.scale = height, scale
-        self.columns = round(PLOT_WIDTH * scale)
-        """Width of a plot in image pixels."""
+        self.columns = round(PLOT_WIDTH * scale)  # width of a plot in image pixels
         self.figure: Any = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * scale, facecolor="white")
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-EMPTY = 0
-"""Pixel value of the background above all allocations."""
-SMALL = 1
-"""Pixel value of merged allocations that are less than one pixel high."""
+EMPTY = 0  # pixel value of the background above all allocations
+SMALL = 1  # pixel value of merged allocations that are less than one pixel high
 
 # same as js/snapshot/palette.js; distinguishable with color vision deficiencies
 _LINE_COLORS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#b9a0dc", "#99ddff", "#aaaa00", "#ffaabb", "#8fb7a8")

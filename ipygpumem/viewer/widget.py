@@ -18,8 +18,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.viewer.write import join_names, script
 
 Answer = tuple[dict[str, Any], list[memoryview]]
-MAX_BYTES = 4_000_000
-"""Maximum size of a message in bytes. Some servers reject messages larger than 5 MB."""
+MAX_BYTES = 4_000_000  # maximum size of a message in bytes; some servers reject messages larger than 5 MB
 
 
 def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
@@ -54,8 +53,7 @@ class SnapshotWidget(anywidget.AnyWidget):
     """
 
     _esm = script("loader.js")
-    state = traitlets.Unicode("").tag(sync=True)
-    """The current view, in the format of a URL fragment."""
+    state = traitlets.Unicode("").tag(sync=True)  # the current view, in the format of a URL fragment
 
     def __init__(self, sources: Sequence[tuple[str, Callable[[], bytes]]], images: Sequence[str]) -> None:
         super().__init__()

@@ -37,8 +37,7 @@ from ipygpumem.viewer.static_plot import static_image
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot
 
-MAX_SNAPSHOTS = 8
-"""Maximum number of snapshots side by side, which is the usual number of GPUs in a machine."""
+MAX_SNAPSHOTS = 8  # maximum number of snapshots side by side, which is the usual number of GPUs in a machine
 _MAX_NAMES = 2
 _PAGE = """<!DOCTYPE html>
 <html lang="en" data-theme="{theme}">

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.magics import GPUMem
 
 Interface = Literal["magic", "shell"]
-Notebook: TypeAlias = "GPUMem"
-"""Type of the first argument of `Command.magic`."""
+Notebook: TypeAlias = "GPUMem"  # type of the first argument of `Command.magic`
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +122,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
     return Command(name, description, result_options(noun), magic=run)
 
 
-ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
-"""Pattern of an assignment operator."""
+ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")  # pattern of an assignment operator
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:

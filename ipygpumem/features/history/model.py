@@ -22,8 +22,7 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE, difference, duration, signed
 
 MIME = "application/vnd.ipygpumem+json"
-LIMIT = 2048
-"""Maximum size of a summary as UTF-8-encoded JSON, in bytes."""
+LIMIT = 2048  # maximum size of a summary as UTF-8-encoded JSON, in bytes
 _SCHEMA = 1
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")

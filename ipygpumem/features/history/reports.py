@@ -20,8 +20,7 @@ from ipygpumem.features.history.model import ReportRow, previous_run_note, repor
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.runtime import current
 
-MAX_REPORTS = 10_000
-"""Maximum number of reports that a session keeps (about 30 MB). Logs are not limited."""
+MAX_REPORTS = 10_000  # maximum number of reports that a session keeps (about 30 MB); logs are not limited
 _MAX_DETAILED = 100
 """Maximum number of reports that keep their data on lines and modules, which can be 1000 times as large as the rest."""
 _MAX_REPORTS_PER_RUN = 50
@@ -30,8 +29,7 @@ _MAX_REPORTS_PER_RUN = 50
 _Path = str | os.PathLike[str]
 
 _TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
-COLUMNS = tuple(_TYPES)
-"""Columns of all tables: the fields of `ReportRow`."""
+COLUMNS = tuple(_TYPES)  # columns of all tables: the fields of `ReportRow`
 _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 

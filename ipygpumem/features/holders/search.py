@@ -24,8 +24,7 @@ from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects, has_frozen_objects
 from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
-NO_NAME = "no Python variable found"
-"""Holder of objects that are alive but not reachable by any name."""
+NO_NAME = "no Python variable found"  # holder of objects that are alive but not reachable by any name
 _MAX_EXTRA_PASSES = 4  # maximum number of extra passes that add referrers of classes
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""

@@ -11,8 +11,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.verification import verified
 
 _SETTING = "expandable_segments:True"
-_TIME_LIMIT = 0.5
-"""Limit of the CPU time of all replays in seconds. Replays that would take longer are omitted."""
+_TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays that would take longer are omitted
 
 
 class ReplayTime:

@@ -10,8 +10,7 @@ from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import size
 from ipygpumem.features.holders.model import Holders
 
-Frame = tuple[str, int, str]
-"""Stack frame as file name, line number and function name."""
+Frame = tuple[str, int, str]  # stack frame as file name, line number and function name
 _NEGLIGIBLE = 64 << 20  # size in bytes below which growth of the memory outside PyTorch is not reported as a cause
 
 

@@ -38,13 +38,11 @@ from ipygpumem.sources import allocator, pytorch
 if TYPE_CHECKING:
     from ipygpumem.features.oom.earlier_runs import EarlierRuns
 
-_MAX_FAILURES = 100
-"""Maximum number of failures to keep. A loop may retry an allocation thousands of times."""
+_MAX_FAILURES = 100  # maximum number of failures to keep; a loop may retry an allocation thousands of times
 _MAX_FRAMES = 64
 _DEVICE = re.compile(r"(?:GPU|device) (\d+)")
 _REQUESTED = re.compile(r"(?:allocate|Requested\s*:) ([\d.]+ (?:[KMG]iB|bytes))")
-_SEARCH_LIMIT = 0.25
-"""Time limit of the search for holders in seconds. The search blocks the user's code once per cell."""
+_SEARCH_LIMIT = 0.25  # time limit of the search for holders in seconds; the search blocks the user's code once per cell
 
 
 class FailedAllocationObserver:

@@ -24,8 +24,7 @@ from ipygpumem.core.text import printable
 
 _MAX_LENGTH = 80
 
-ALLOCATOR = "PyTorch's allocator"
-"""Name of the owner of memory that PyTorch's allocator counts."""
+ALLOCATOR = "PyTorch's allocator"  # name of the owner of memory that PyTorch's allocator counts
 
 _LIBRARIES = (
     (ALLOCATOR, r"libc10_cuda\."),

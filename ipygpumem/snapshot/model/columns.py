@@ -15,11 +15,9 @@ ACTIONS = (
 )
 """Names of the values of the ``action`` column. ``other`` stands for any action that torch 2.15 does not record."""
 
-HOST = -1
-"""Device index of events for pinned host memory."""
+HOST = -1  # device index of events for pinned host memory
 
-STATES = ("inactive", "active_allocated", "active_pending_free")
-"""Names of the values of the ``state`` column."""
+STATES = ("inactive", "active_allocated", "active_pending_free")  # names of the values of the ``state`` column
 
 
 class Action:

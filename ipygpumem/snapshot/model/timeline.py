@@ -14,8 +14,7 @@ from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segment
 
 Ints = NDArray[np.int64]
 
-BEFORE = -1
-"""Value of `Allocations.start` for allocations that are older than the first event."""
+BEFORE = -1  # value of `Allocations.start` for allocations that are older than the first event
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,11 +13,9 @@ from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.reader.entry_batches import EntryRun, NotColumnarError
 
-MAX_BLOCK = 1 << 48
-"""Maximum plausible size of a block or segment in bytes."""
+MAX_BLOCK = 1 << 48  # maximum plausible size of a block or segment in bytes
 
-MAX_TOTAL = 1 << 62
-"""Maximum total of all sizes in a file in bytes. This limit prevents integer overflows."""
+MAX_TOTAL = 1 << 62  # maximum total of all sizes in a file in bytes; this limit prevents integer overflows
 
 _INT64 = 1 << 63
 MAX_REPETITIONS = 1 << 16

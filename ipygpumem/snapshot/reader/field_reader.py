@@ -17,8 +17,7 @@ Words = NDArray[np.uint64]
 MARGIN = 32
 """Number of bytes at the end of the data that entries must not reach, so that reading ahead needs no bounds check."""
 
-NONE = -1 << 31
-"""Represents None in columns of memo indices."""
+NONE = -1 << 31  # represents None in columns of memo indices
 
 _WORD = 8
 _SHORT_REFERENCE = 2

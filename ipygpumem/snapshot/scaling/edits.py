@@ -15,8 +15,7 @@ from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
 from ipygpumem.snapshot.scaling.step_requests import StepRequests
 
-_STRIDE = 1 << 24
-"""Distance between the times of two events. Inserted requests are in between."""
+_STRIDE = 1 << 24  # distance between the times of two events; inserted requests are in between
 
 
 class StepEdit:

@@ -107,8 +107,7 @@ def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-Run = tuple[Size, StepRecording]
-"""A recording of the step and its size."""
+Run = tuple[Size, StepRecording]  # a recording of the step and its size
 
 _MAX_DEVIATIONS = 20  # largest number of allocations that a `Deviation` contains
 _MULTIPLES = (1, 4, 16, 64)  # multiples of the largest size at whose peaks allocations are compared

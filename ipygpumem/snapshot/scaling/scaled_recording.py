@@ -32,8 +32,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-MAX_SIZE = 1 << 20
-"""Largest size that is considered by default."""
+MAX_SIZE = 1 << 20  # largest size that is considered by default
 _MAX_BYTES = 1 << 46  # largest peak that can be replayed, because addresses are limited
 _ROUNDING = 1.0  # bytes by which rounding may change the predicted requested bytes at an event
 

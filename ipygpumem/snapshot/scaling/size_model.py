@@ -18,8 +18,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.timeline import Ints
 
 Floats = NDArray[np.float64]
-Size = tuple[int, ...]
-"""Size of a step on each axis, such as ``(batch, length)``."""
+Size = tuple[int, ...]  # size of a step on each axis, such as ``(batch, length)``
 
 _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
 
