@@ -1,8 +1,4 @@
-"""Code that runs on an ipyparallel engine and sends the report of each cell to the client.
-
-A report is published as a data message on the engine's IOPub channel before the execution reply. Therefore, the reports
-of finished cells are not lost if the engine dies later.
-"""
+"""Code on an ipyparallel engine that sends reports before replies, so that they are not lost if the engine dies."""
 
 from __future__ import annotations
 

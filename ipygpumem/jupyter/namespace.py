@@ -73,10 +73,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of the functions and methods with these names, except those that ``text`` defines.
-
-    Raises `OptionError` if a name does not refer to a function, or the source code of the function is not available.
-    """
+    """Return source regions of functions that ``text`` does not define; `OptionError` if there is none."""
     texts = SourceCode(notebook_sources())
     defined = _defined_names(text)
     regions = []

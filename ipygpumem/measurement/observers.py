@@ -91,11 +91,7 @@ def profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers of torch.profiler. ``current().state(ProfilerObservers)`` returns the instance of this process.
-
-    Observers are notified before a profiler is prepared or started, and after it has stopped. An exception raised by
-    an observer before the start prevents the profiler from starting.
-    """
+    """Observers called before torch.profiler starts, which their exceptions prevent, and after it has stopped."""
 
     def __init__(self) -> None:
         super().__init__(_MODULE, before=("_prepare_profiler", "_enable_profiler"), after=("_disable_profiler",))

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class AllocatorStatistics(NamedTuple):
-    """Allocator statistics of one device: current and peak memory usage in bytes, and counts of allocations and errors.
-
-    ``segments`` is the number of segment allocations and frees, so it changes whenever a segment is allocated or freed.
-    """
+    """Allocator statistics of one device. ``segments`` changes whenever a segment is allocated or freed."""
 
     now: Counters
     peak: Counters

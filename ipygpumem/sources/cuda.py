@@ -59,11 +59,7 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 
 
 def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
-    """Return a tuple ``(reserved, used, peak_reserved)`` in bytes for a device's default or graph memory pool.
-
-    Requires a context on the device. Returns None if the query fails, for example with an old CUDA runtime or after
-    a failed kernel.
-    """
+    """Return ``(reserved, used, peak_reserved)`` of a pool on a device with a context; None if the query fails."""
     runtime = _runtime()
     if runtime is None:
         return None

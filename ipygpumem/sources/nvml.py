@@ -90,11 +90,7 @@ class Nvml:
         return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """Return a tuple ``(handle, is_mig_parent)`` for the device or MIG instance with this UUID or PCI bus ID.
-
-        The prefix ``GPU-`` or ``MIG-`` of the UUID is optional. ``is_mig_parent`` is true if the handle refers to a GPU
-        in MIG mode instead of one of its instances.
-        """
+        """Return ``(handle, is_mig_parent)`` for a UUID or PCI bus ID; true if it is a GPU in MIG mode."""
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
         reason = NvmlError("NVML cannot find the device")
         for name in (f"GPU-{bare}", f"MIG-{bare}"):

@@ -1,7 +1,4 @@
-"""Layout and drawing of static images, which matplotlib's Agg backend writes as small PNG files without pyplot.
-
-matplotlib is imported only when an image is drawn, because the import is slow and the package is optional.
-"""
+"""Layout and drawing of small PNG files with matplotlib's Agg backend, which is imported when an image is drawn."""
 
 from __future__ import annotations
 

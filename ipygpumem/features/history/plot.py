@@ -59,10 +59,7 @@ class _DevicePanel:
 
 
 def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
-    """Draw a plot for each device with a bar for each measurement; raise `OptionError` if matplotlib is not installed.
-
-    If there are more measurements than pixel columns, each column shows the highest usage of several measurements.
-    """
+    """Plot each device, with one bar per measurement or pixel. Raises `OptionError` without matplotlib."""
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
     highest = [f"{panel.device}: highest usage {size(int(panel.highest.max()))}" for panel in panels]

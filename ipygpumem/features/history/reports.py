@@ -212,10 +212,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class HistoryCollector(Collector):
-    """Collector that adds each report to the session and compares it with the report of the cell's previous run.
-
-    A note on the previous run is added if a value differs by at least ``threshold()`` bytes, or if ``always`` is true.
-    """
+    """Collector that adds reports to the session, with a note if the previous run differs, or ``always``."""
 
     section = "history"
 

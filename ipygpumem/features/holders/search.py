@@ -42,10 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search, with weak references to the storages, by location. See `Holders` for other attributes.
-
-    ``unsearched`` are the locations of storages in memory that were not searched for names; None if they are unknown.
-    """
+    """Result of a search (see `Holders`). ``unsearched`` storages have not been named; None if unknown."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]

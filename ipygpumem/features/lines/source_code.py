@@ -71,10 +71,7 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code object of a function, method, partial object, decorated function or module, or None for others.
-
-    The code object of a `torch.nn.Module` is that of its ``forward``. No properties of the object are evaluated.
-    """
+    """Return the code of a function, module or similar object without reading properties; None for others."""
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
             code: types.CodeType = value.__code__

@@ -63,10 +63,7 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 
 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
-    """Convert rows ``(time, sizes)`` to areas ``(color, points)`` of a stacked SVG chart, topmost area first.
-
-    Sizes are ordered from bottom to top. Each area extends to the bottom of the chart; the next area is drawn over it.
-    """
+    """Convert rows ``(time, sizes)``, bottom to top, to areas ``(color, points)`` of a stacked chart, top first."""
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0
     if len(rows) == 1:

@@ -1,7 +1,4 @@
-"""Recorded runs of a failed cell with a smaller size, from which a size that would have fitted is predicted.
-
-Without such runs, a ``%gpumem fit`` command is proposed, which finds the largest size at which the cell fits.
-"""
+"""Earlier runs of a failed cell, from which a size that fits is predicted, or a ``%gpumem fit`` command to find it."""
 
 from __future__ import annotations
 

@@ -26,11 +26,7 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 
 
 def read_flow(result: Any) -> DataFlow:
-    """Read the operators and memory events from ``torch.profiler.profile().profiler.kineto_results``.
-
-    Any exception may be raised if this version of PyTorch has an unexpected event tree. `read_allocations` does not use
-    the tree.
-    """
+    """Read operators and memory events. Any exception may be raised if the event tree is unexpected."""
     return _EventTreeReader().read(result.experimental_event_tree())
 
 

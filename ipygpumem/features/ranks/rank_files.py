@@ -1,7 +1,4 @@
-"""Write the files of one rank into the directory of its run: a report and a snapshot, each completely or not at all.
-
-A first report is written at the start, so that a killed rank can be distinguished from one that never started.
-"""
+"""Write a rank's report and snapshot atomically, and a first report that distinguishes killed and missing ranks."""
 
 from __future__ import annotations
 

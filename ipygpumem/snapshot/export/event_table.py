@@ -82,11 +82,7 @@ def event_rows(
 def write_csv(
     snapshot: SnapshotData, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write the events of a device or of all devices as CSV. Control characters and formulas are escaped.
-
-    For tables of several snapshots, ``label`` is the value of an additional first column ``snapshot``. ``names``
-    specifies whether to write a header line with the column names.
-    """
+    """Write events as safe CSV, with a header if ``names``, and ``label`` in a first column if given."""
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (csv_text(label),)
     if names:
@@ -121,10 +117,7 @@ def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
 
 
 def to_frame(result: Any) -> Any:
-    """Convert the result of a `Snapshot` method (such as a curve, groups or a structured array) to a pandas DataFrame.
-
-    Raises `OptionError` if pandas is not installed, or ``result`` is not the result of a `Snapshot` method.
-    """
+    """Convert a `Snapshot` result to a pandas DataFrame; `OptionError` for other objects or without pandas."""
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
         return pandas.DataFrame(result)

@@ -144,10 +144,7 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
 
 
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the labels of allocations, as indices in a list of labels; -1 for an allocation without user metadata.
-
-    A label consists of the user metadata in the event of the allocation and the strings that were attached later.
-    """
+    """Return the label of each allocation as an index in the list of labels; -1 if it has no user metadata."""
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)
     events_of = annotate_events(timeline)

@@ -204,11 +204,7 @@ def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
 
 
 def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
-    """Return the index of the segment that contained each address right after the given event; -1 if there was none.
-
-    ``segments`` contains the address, size, first event and end event (exclusive) of each segment. Segments at the same
-    address must not overlap in time.
-    """
+    """Return the index of the segment (address, size, first, end) of each address after an event, or -1."""
     begin, size, start, end = segments
     result = np.full(len(address), -1, np.int64)
     if not len(begin):

@@ -88,11 +88,7 @@ class StepRecording:
         return self._live_at_own_peak
 
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
-        """Return a number for the call stack of each allocation in ``rows``.
-
-        ``numbers`` is a dict from call stacks to their numbers, to which new call stacks are added. The file
-        names of notebook cells differ between executions of a cell and are not part of the keys.
-        """
+        """Return a number for each call stack, ignoring cells' file names, and add new stacks to ``numbers``."""
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
         keys = (

@@ -52,10 +52,7 @@ _REASONS = {
 
 
 class Cupti:
-    """The CUPTI library loaded by PyTorch; tests can pass another ``library``. Methods raise `CuptiError` on failure.
-
-    The constructor raises `CuptiError` if CUPTI is not loaded or too old to record which library allocates memory.
-    """
+    """The CUPTI library loaded by PyTorch. Raises `CuptiError` if it is missing or too old, or a call fails."""
 
     def __init__(self, library: Any | None = None) -> None:
         self._library = _loaded() if library is None else library
