@@ -10,7 +10,7 @@ pytestmark = pytest.mark.ipython
 
 STEP = """\
 calls = []
-def step(batch, name="", fail=None):
+def step(batch, name="", fail=None, token=""):
     global last
     calls.append(name)
     last = torch.zeros((batch + 10) << 20, dtype=torch.uint8, device="cuda")
@@ -48,7 +48,8 @@ def test_answer(notebook):
 
 def test_options(notebook):
     notebook.shell.user_ns["batch"] = "mine"
-    result = notebook.run("%gpumem fit --json -v answer batch=1..64 size=1..16 step(batch * size)")
+    result = notebook.run("%gpumem fit --json -v answer batch=1..64 size=1..16 step(batch * size, token='k')")
+    assert json.loads(result.stdout)["step"] == "step(batch * size, token='***')"
     assert json.loads(result.stdout)["axes"][1] == {"name": "size", "first": 1, "last": 16}
     assert notebook.shell.user_ns["batch"] == "mine"
     assert notebook.run("answer.predict(10, 10)").value == (32 + 10 + 2 * 100) << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -86,7 +88,10 @@ def fit_step(
     if not 0 < most <= MAX_SHARE:
         raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
-    code = replace(code, sources=sources, numbers=_execution_counts(sources))
+    context: Any = contextvars.copy_context()  # so that the step does not change context variables of the program
+    code = replace(
+        code, run=functools.partial(context.run, code.run), sources=sources, numbers=_execution_counts(sources)
+    )
     runner: StepRunner | DryRunner = DryRunner(code, on) if dry else StepRunner(current(), code)
     ranks = RankCommunicator()
     search = Search(code, runner, ranks, on, 1.0 if dry else most)

@@ -7,6 +7,7 @@ import collections
 import functools
 import mmap
 import operator
+import os
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -75,6 +76,15 @@ def restore_items(container: Any, items: list[Any]) -> None:
         else:
             base.clear(container)
             base.extend(container, items)
+
+
+def restore_environment(saved: dict[str, str]) -> None:
+    """Restore the environment variables."""
+    for name in os.environ.keys() - saved.keys():
+        del os.environ[name]
+    for name, value in saved.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def restore_array(values: Any, contents: Any) -> None:

@@ -7,13 +7,14 @@ import functools
 import gc
 import io
 import queue
+import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ipygpumem.core.introspection import attempt, mro
+from ipygpumem.core.introspection import attempt, mro, type_dict
 
 _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     io.IOBase: lambda _: (),  # files are iterators, too
@@ -77,10 +78,26 @@ def queued_items(items: Any) -> list[Any]:
     return list(items.queue) if issubclass(type(items), queue.Queue) else []
 
 
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes of tensors that contain a dict of hooks, or None."""
+
+
 def tensor_hooks(tensor: Any) -> list[Any]:
     """Return the dicts of the hooks of a tensor; an empty list if it has no hooks."""
-    names = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return [hooks for name in names if (hooks := attempt(functools.partial(getattr, tensor, name)))]
+    hooks = [attempt(functools.partial(getattr, tensor, name)) for name in HOOKS]
+    return [hook for hook in hooks if hook is not None]
+
+
+def global_containers() -> list[Any]:
+    """Return dicts of libraries that a step can change by calling functions: global hooks, and accelerate's state."""
+    values = [
+        (name, value)
+        for module in ("torch.nn.modules.module", "torch.optim.optimizer", "accelerate.state")
+        for name, value in vars(sys.modules.get(module, types)).items()
+    ]
+    hooks = [value for name, value in values if name.startswith("_global_") and isinstance(value, dict)]
+    states = [type_dict(value).get("_shared_state") for _, value in values if isinstance(value, type)]
+    return [*hooks, *(state for state in states if isinstance(state, dict))]
 
 
 def cached_values(cached_function: Any) -> list[Any]:

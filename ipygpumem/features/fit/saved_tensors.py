@@ -6,6 +6,7 @@ saved state, so that its runs need no more memory than other steps of the progra
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.units import many
+from ipygpumem.features.fit.references import HOOKS
 
 
 class _Storage:
@@ -73,6 +75,7 @@ class _Tensor:
     version: int | None
     requires_grad: bool
     has_graph: bool
+    hooks: tuple[Any, ...]
     storage: _Storage | None
     alias: Any = None
     contents: Any = None
@@ -116,6 +119,7 @@ class SavedTensors:
             _version(tensor),
             tensor.requires_grad,
             tensor.grad_fn is not None,
+            _hooks(tensor),
             storage,
             alias=tensor.data if strong and storage is None else None,
         )
@@ -192,6 +196,9 @@ class SavedTensors:
             tensor.data = self._alias(saved)
         if tensor.requires_grad != saved.requires_grad and tensor.is_leaf:
             tensor.requires_grad_(saved.requires_grad)
+        for name, hooks, current in zip(HOOKS, saved.hooks, _hooks(tensor), strict=True):
+            if hooks is None and current is not None:
+                setattr(tensor, name, None)  # existing dicts are restored as other containers
         if saved.contents is not None:
             tensor.data.copy_(saved.contents)
         return tensor
@@ -229,6 +236,10 @@ def restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]
 def _has_gradient(tensor: Any) -> bool:
     """Return whether a tensor has a gradient or can obtain one."""
     return tensor.retains_grad or (tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None))
+
+
+def _hooks(tensor: Any) -> tuple[Any, ...]:
+    return tuple(attempt(functools.partial(getattr, tensor, name)) for name in HOOKS)
 
 
 def _layout(tensor: Any) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
+import os
 import queue
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from ipygpumem.features.fit.containers import (
     restore_array,
     restore_attributes,
     restore_cell,
+    restore_environment,
     restore_items,
     restore_names,
     writable_arrays,
@@ -83,6 +85,7 @@ class SavedState:
         ]
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
+        self._environment = dict(os.environ) if objects.uses("environ") else None
         self._grad_enabled = torch.is_grad_enabled()
 
     def free_replaced_tensors(self) -> None:
@@ -138,6 +141,8 @@ class SavedState:
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
         torch = self._torch
         torch.set_grad_enabled(self._grad_enabled)
+        if self._environment is not None:
+            notes += restore_each(restore_environment, [(self._environment,)])
         torch.clear_autocast_cache()  # contains copies of parameters
         notes += restore_each(lambda restore: restore(), [(restore,) for restore in self._random])
         notes += restore_each(restore_names, self._variables)

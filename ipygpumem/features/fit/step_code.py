@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.redaction import redact_code
 from ipygpumem.features.fit.axes import Axis, Size, check_axes, checked_axis
 
 
@@ -17,7 +18,7 @@ class StepCode:
     """A step of the user's program.
 
     Attributes:
-        text: The statement or the name of the function.
+        text: The statement, with possible secrets replaced by ``***``, or the name of the function.
         axes: Variables that determine the size.
         run: Function that runs the step at a size.
         roots: Objects, by name, at which the search for the state of the step begins.
@@ -96,7 +97,7 @@ def statement_step(
         return run()
 
     roots = {name: variables[name] for name in names & variables.keys()}
-    return StepCode(text, axes, at, roots, ((variables, frozenset(names)),))
+    return StepCode(redact_code(text), axes, at, roots, ((variables, frozenset(names)),))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

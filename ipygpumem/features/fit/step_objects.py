@@ -12,8 +12,7 @@ import collections
 import functools
 import gc
 import itertools
-import queue
-import random
+import re
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,34 +32,29 @@ from ipygpumem.features.fit.containers import attributes, items_of
 from ipygpumem.features.fit.references import (
     base_of_view,
     cell_contents,
+    global_containers,
     is_reference,
     queued_items,
     referents,
     sparse_components,
     tensor_hooks,
 )
-from ipygpumem.features.fit.user_code import defines, is_user_class, is_user_module, module_name
+from ipygpumem.features.fit.user_code import (
+    DATA,
+    is_followed,
+    is_generator,
+    is_iterator,
+    is_user_class,
+    is_user_module,
+    module_name,
+)
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
-_PACKAGES = ("accelerate", "lightning", "peft", "pytorch_lightning", "torch", "torch_geometric", "transformers")
-"""Libraries whose objects are searched although their classes may have no ``state_dict``."""
-_STANDARD = {
-    "argparse.Namespace",
-    "collections.ChainMap",
-    "collections.UserDict",
-    "collections.UserList",
-    "types.SimpleNamespace",
-    "weakref.WeakKeyDictionary",
-}
-"""Classes of the standard library whose instances contain the user's objects as attributes."""
-_DATA = "torch.utils.data"
-"""Package whose objects are searched, but not restored, because iterators of data loaders can own processes."""
-_LOGGERS = ("lightning.fabric.loggers", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_TORCH = ("torch._", "torch.distributed", "torch.profiler", "torch.utils.tensorboard")
-_EXCLUDED = (_DATA, *_LOGGERS, *_TORCH, "transformers.integrations")
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
+_BY_STRING = {"__dict__", "attrgetter", "eval", "exec", "getattr", "globals", "setattr", "vars"}
+"""Functions and attributes with which code can use a variable whose name is in a string."""
 _MAX_OBJECTS = 3_000_000
 
 
@@ -100,7 +94,7 @@ class StepObjects:
         self.optimizers: list[Any] = []
         self.caches: list[Any] = []
         self._seen: dict[int, Any] = {}
-        self._pending = list(roots.items())
+        self._pending = [*roots.items(), *(("", container) for container in global_containers())]
         while self._pending:
             name, value = self._pending.pop()
             if not issubclass(type(value), _ATOMIC) and id(value) not in self._seen:
@@ -121,7 +115,7 @@ class StepObjects:
             self._push(name, sparse_components(value))
             self._push(name, tensor_hooks(value))
             self._visit_attributes(value)
-        elif self._is_generator(value):
+        elif is_generator(self._torch, value):
             self.generators.append(value)
         elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self.arrays.append(value)
@@ -129,7 +123,7 @@ class StepObjects:
         elif is_reference(value):
             self._push(name, referents(value))
             self.caches += [value] if issubclass(kind, functools._lru_cache_wrapper) else []
-        elif _is_iterator(kind):
+        elif is_iterator(kind):
             self.iterators.append((name, value))
             self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
@@ -137,9 +131,9 @@ class StepObjects:
             self._visit_items(name, value)
             if not is_exactly(value, (*_CONTAINERS, collections.OrderedDict, collections.defaultdict)):
                 self._visit_instance(value)
-        elif module_name(kind).startswith(_DATA):
+        elif module_name(kind).startswith(DATA):
             self._pending += (instance_dict(value) or {}).items()
-        elif not self._visit_code_object(name, value) and self._is_followed(kind):
+        elif not self._visit_code_object(name, value) and is_followed(self._torch, kind):
             self._visit_instance(value)
 
     def _visit_code_object(self, name: str, value: Any) -> bool:
@@ -225,7 +219,11 @@ class StepObjects:
 
         ``enclosing`` contains the values of variables of enclosing functions, which can be modules.
         """
-        names = {name for inner in _nested(code) for name in inner.co_names}
+        codes = list(_nested(code))
+        names = {name for inner in codes for name in inner.co_names}
+        if not names.isdisjoint(_BY_STRING):
+            strings = [value for inner in codes for value in inner.co_consts if isinstance(value, str)]
+            names.update(name for text in strings for name in re.findall(r"[^\W\d]\w*", text))
         package = variables.get("__package__")
         paths = {path for name in names for path in itertools.accumulate(name.split("."), "{}.{}".format)}
         imported = [sys.modules.get(prefix + path) for path in paths for prefix in ("", f"{package}.")]
@@ -255,24 +253,9 @@ class StepObjects:
             if not known.isdisjoint(_DYNAMIC):
                 self.names[id(variables)] = None
 
-    def _is_generator(self, value: Any) -> bool:
-        name = f"{module_name(type(value))}.{type(value).__name__}"
-        return (
-            is_instance(value, self._torch.Generator)
-            or (issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom))
-            or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
-        )
-
-    def _is_followed(self, kind: type) -> bool:
-        module = module_name(kind)
-        if any(base is self._torch.nn.Module for base in mro(kind)):
-            return True
-        if module.startswith(_EXCLUDED):
-            return False
-        if f"{module}.{kind.__qualname__}" in _STANDARD:
-            return True
-        known = module.partition(".")[0] in _PACKAGES or defines(kind, "state_dict")
-        return known or any(is_user_class(base) for base in mro(kind))
+    def uses(self, name: str) -> bool:
+        """Return whether the code can contain a name."""
+        return any(names is None or name in names for names in self.names.values())
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -280,9 +263,3 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _nested(constant)
-
-
-def _is_iterator(kind: type) -> bool:
-    """Return whether objects of a class are queues or iterators that cannot be restored."""
-    is_iterator = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
-    return is_iterator or issubclass(kind, queue.Queue | queue.SimpleQueue)

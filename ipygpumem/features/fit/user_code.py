@@ -1,13 +1,34 @@
-"""Which classes and modules belong to the user, without calling methods of metaclasses."""
+"""Which classes and modules can contain state of a step, without calling methods of metaclasses."""
 
 from __future__ import annotations
 
+import queue
+import random
 import sys
 import types
 from typing import Any
 
 from ipygpumem.core.introspection import is_instance, is_library_file, mro, type_dict
 
+_PACKAGES = ("accelerate", "lightning", "peft", "pytorch_lightning", "torch", "torch_geometric", "transformers")
+"""Libraries whose objects are searched although their classes may have no ``state_dict``."""
+_STANDARD = {
+    "argparse.Namespace",
+    "collections.ChainMap",
+    "collections.UserDict",
+    "collections.UserList",
+    "contextlib.AsyncExitStack",
+    "contextlib.ExitStack",
+    "contextlib.nullcontext",
+    "types.SimpleNamespace",
+    "weakref.WeakKeyDictionary",
+}
+"""Classes of the standard library whose instances contain the user's objects as attributes."""
+DATA = "torch.utils.data"
+"""Package whose objects are searched, but not restored, because iterators of data loaders can own processes."""
+_LOGGERS = ("lightning.fabric.loggers", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
+_TORCH = ("torch._", "torch.distributed", "torch.profiler", "torch.utils.tensorboard")
+_EXCLUDED = (DATA, *_LOGGERS, *_TORCH, "transformers.integrations")
 _MODULE = type.__dict__["__module__"].__get__
 
 
@@ -36,3 +57,32 @@ def defines(kind: type, name: str) -> bool:
 def module_name(kind: type) -> str:
     """Return the name of the module in which a class is defined."""
     return str(_MODULE(kind))
+
+
+def is_followed(torch: Any, kind: type) -> bool:
+    """Return whether the attributes of instances of a class can contain state of a step."""
+    module = module_name(kind)
+    if any(base is torch.nn.Module for base in mro(kind)):
+        return True
+    if module.startswith(_EXCLUDED):
+        return False
+    if f"{module}.{kind.__qualname__}" in _STANDARD:
+        return True
+    known = module.partition(".")[0] in _PACKAGES or defines(kind, "state_dict")
+    return known or any(is_user_class(base) for base in mro(kind))
+
+
+def is_generator(torch: Any, value: Any) -> bool:
+    """Return whether a value is a random number generator."""
+    name = f"{module_name(type(value))}.{type(value).__name__}"
+    return (
+        is_instance(value, torch.Generator)
+        or (issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom))
+        or name in {"numpy.random._generator.Generator", "numpy.random.mtrand.RandomState"}
+    )
+
+
+def is_iterator(kind: type) -> bool:
+    """Return whether objects of a class are queues or iterators that cannot be restored."""
+    has_next = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
+    return has_next or issubclass(kind, queue.Queue | queue.SimpleQueue)

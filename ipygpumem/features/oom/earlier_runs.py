@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ipygpumem.core.introspection import attempt
+from ipygpumem.core.redaction import redact_code
 from ipygpumem.features.oom.expandable_segments import ReplayTime
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.features.recording_analysis import EventLookup
@@ -165,8 +166,9 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
             if size.insert_name is not None:
                 size.insert_name()
             text = "; ".join(map(ast.unparse, chosen))
-            command = f"%gpumem fit {size.name}=1..{max(size.value, _SMALLEST_RANGE)} {text}"
-            return command if len(command) <= _MAX_LENGTH and "\n" not in command else ""
+            command = f"%gpumem fit {size.name}=1..{max(size.value, _SMALLEST_RANGE)} "
+            is_short = len(command + text) <= _MAX_LENGTH and "\n" not in text
+            return command + redact_code(text) if is_short else ""
     return ""
 
 

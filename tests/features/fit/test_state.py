@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import array
 import collections
+import contextlib
 import contextvars
 import copy
 import functools
 import gc
 import itertools
+import os
 import pickle
 import queue
 import random
@@ -210,6 +212,32 @@ def test_side_effects(allocations, tmp_path, error, dry):
     assert torch.equal(layer.bias.grad, torch.full((8,), 3.0))
 
 
+def test_hooks_and_state_of_the_process(allocations, monkeypatch):
+    layer, variable, numbers_view = nn.Linear(8, 8), contextvars.ContextVar("variable"), torch.arange(4.0)
+    monkeypatch.setenv("CHANGED_BY_THE_STEP", "0")
+    accelerate = types.ModuleType("accelerate.state")
+    accelerate.GradientState = type("GradientState", (), {"_shared_state": {}})
+    monkeypatch.setitem(sys.modules, "accelerate.state", accelerate)
+
+    def step(batch):
+        variable.set(variable.get(0) + 1)
+        os.environ["CHANGED_BY_THE_STEP"] = os.environ["ADDED_BY_THE_STEP"] = "1"
+        sys.modules["accelerate.state"].GradientState._shared_state["batch"] = batch
+        numbers_view.data = numbers_view.data.view(torch.int32)
+        hook = layer.weight.register_hook(lambda gradient: gradient * 0.5)
+        layer.weight.register_post_accumulate_grad_hook(lambda _: None)
+        module.register_module_forward_hook(lambda *_: None)
+        optimizer_module.register_optimizer_step_post_hook(lambda *_: hook)
+        layer(torch.randn(batch, 8)).sum().backward()
+
+    assert not ipygpumem.fit(step, range(1, 17)).refusal
+    assert (variable.get(None), numbers_view.dtype) == (None, torch.float32)
+    assert (os.environ["CHANGED_BY_THE_STEP"], "ADDED_BY_THE_STEP" in os.environ) == ("0", False)
+    assert not accelerate.GradientState._shared_state
+    assert not (layer.weight._backward_hooks or layer.weight._post_accumulate_grad_hooks)
+    assert not (module._global_forward_hooks or optimizer_module._global_optimizer_post_hooks)
+
+
 class Proxy:
     """An object without a target, like an unbound ``LocalProxy``."""
 
@@ -349,6 +377,11 @@ REFERENCES = {
     "proxy": lambda state: (weakref.proxy(state["holder"]), lambda value: value.__dict__),
     "WeakKeyDictionary": lambda state: (_weak_keys(state), lambda value: next(iter(value.values()))),
     "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
+    "nullcontext": lambda state: (contextlib.nullcontext(state), lambda value: value.enter_result),
+    "ExitStack": lambda state: (_exit_stack(state), lambda value: value._exit_callbacks[0][1].__self__.enter_result),
+    "globals": lambda state: (_set_global(state), lambda _: globals()["STATE"]),
+    "getattr": lambda state: (_set_global(state), lambda _: getattr(sys.modules[__name__], "STATE")),  # noqa: B009
+    "eval": lambda state: (_set_global(state), lambda _: eval("STATE['holder'].__dict__")),  # noqa: S307
     "configuration of transformers": lambda state: (_configuration(state), lambda value: value.state),
 }
 
@@ -358,6 +391,16 @@ def _configuration(state):
     result = type("Configuration", (), {"__module__": "transformers.configuration_utils"})()
     result.state = state
     return result
+
+
+def _exit_stack(state):
+    stack = contextlib.ExitStack()
+    stack.enter_context(contextlib.nullcontext(state))
+    return stack
+
+
+def _set_global(state):
+    globals()["STATE"] = state
 
 
 def _thread_local(state):
@@ -561,7 +604,7 @@ def test_objects_that_are_not_changed(allocations, tmp_path):
         other_thread()
 
     def other_thread():
-        name = "result"
+        name = "RESULT".lower()
         thread = threading.Thread(target=vars(sys.modules[__name__]).__setitem__, args=(name, 1))
         thread.start()
         thread.join()

@@ -28,6 +28,7 @@ VARIABLES |= {"step": step, "pair": pair, "width": None}
             "batch=1..512 step(batch, seed)",
         ),
         ("step(n)", 1, "n=1..40 step(n)"),
+        ("train(batch, token='hf_Kx81')", 1, "batch=1..512 train(batch, token='***')"),
         ("step(256, layers=12)", 1, "batch=1..256 step(batch, layers=12)"),
         ("train(model, batch_size=3)", 1, "batch_size=1..8 train(model, batch_size=batch_size)"),
         (

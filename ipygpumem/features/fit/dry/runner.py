@@ -16,6 +16,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.core.introspection import gc_paused, is_library_file
 from ipygpumem.core.reading import Counters
+from ipygpumem.core.redaction import redact_code
 from ipygpumem.core.units import GIB, MIB, many, parse_size
 from ipygpumem.features.fit.axes import Size
 from ipygpumem.features.fit.dry.fake_device import DataRequiredError, FakeDevice
@@ -210,7 +211,7 @@ def _reason(error: Exception) -> str | None:
     line = ""
     if place:
         frame = place[-1]
-        source = "" if frame.line is None else f" ({frame.line})"
+        source = "" if frame.line is None else f" ({redact_code(frame.line)})"
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
     if isinstance(error, DataRequiredError):
         return f"{line}{text}: remove it from the step, or run without dry"
