@@ -15,6 +15,7 @@ import traceback
 from importlib.metadata import version
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 import ipygpumem
@@ -23,6 +24,16 @@ import ipygpumem
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# Hypothesis chooses the same examples in each run, however slowly they are generated and tested. The programs in
+# tests/fuzz choose others each time.
+hypothesis.settings.register_profile(
+    "tests",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("tests")
 
 # several test processes share the cores, and waiting OpenMP threads occupy a core
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

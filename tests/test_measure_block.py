@@ -289,7 +289,7 @@ def test_size_of_reports(fake_gpu, monkeypatch):
     assert growth / 150 < 2560
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["bare", "A", "B", "C", "wsl", "hidden"]),
     st.sampled_from(["v2", "v1", "none"]),

@@ -207,7 +207,7 @@ def paths(value, path=()):
         yield from paths(inner, (*path, name))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.sampled_from([path for path in paths(plain_data()) if path]), JUNK)
 def test_any_invalid_value_is_read_or_reported_in_one_line(path, junk):
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -71,7 +71,6 @@ ENDS = st.sampled_from(["\n", "\r\n"])
 
 
 @pytest.mark.filterwarnings("ignore:`make_tokens_by_line`")  # older versions of IPython, for a line that ends in U+0085
-@settings(deadline=None)
 @given(body=BODIES, end=ENDS, words=st.text(st.characters(categories=["L", "N"]), max_size=8))
 @example(body=["    x = 1", "  y"], end="\n", words="")
 def test_body_is_transformed_as_without_the_magic(body, end, words):
@@ -88,7 +87,6 @@ def test_body_is_transformed_as_without_the_magic(body, end, words):
     assert through_ipython(f"%%gpumem {words}{end}{body}") == CALL.format(words) + transformed
 
 
-@settings(deadline=None)
 @given(body=BODIES, end=ENDS)
 def test_rewriting_twice_changes_nothing(body, end):
     lines = "".join(f"{line}{end}" for line in ["%%gpumem -q", *body]).splitlines(keepends=True)
@@ -96,7 +94,6 @@ def test_rewriting_twice_changes_nothing(body, end):
     assert rewrite(list(rewritten)) == rewritten
 
 
-@settings(deadline=None)
 @given(body=st.lists(TEXT.map(lambda text: "".join(text.split()))))
 def test_lines_keep_their_numbers(body):
     """The number of lines is preserved, except for lines that another cell magic consumes."""

@@ -8,7 +8,7 @@ import functools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import close_runtime
@@ -171,7 +171,7 @@ step = st.one_of(
 NEW_POOL = [("open",), ("alloc", 1, 0, False), ("alloc", 1, 0, True), ("free", 1, None), *[("open",)] * 3]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(st.lists(step, min_size=10, max_size=50))
 @example([*NEW_POOL, ("empty_cache",), ("free", 0, None), ("open",)])
 def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
@@ -185,7 +185,7 @@ def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
         machines.end()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.one_of(

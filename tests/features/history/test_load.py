@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fakes.sessions import cell
@@ -151,7 +151,7 @@ def test_size_limits(path, monkeypatch):
     assert error_message(path).startswith("s.jsonl: the file is larger than 0.0 MiB")
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(st.data())
 def test_damaged_files_are_read_or_reported(path, data):
     text = bytearray("".join(LINES).encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.sessions import cell
@@ -113,7 +113,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75)
 @given(cells=st.lists(JUNK, max_size=4), values=JUNK)
 def test_arbitrary_notebooks_are_read_or_reported(path, cells, values):
     content = notebook([{"metadata": {MIME: values}}], nbformat=4)

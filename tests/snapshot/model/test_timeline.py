@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpumem.snapshot import Snapshot
@@ -94,7 +94,7 @@ def test_all_values_of_all_events(name):
             assert stacks[number] == [(f["filename"], f["line"], f["name"]) for f in event["frames"]]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(operations, st.integers(1, 2), st.booleans(), st.none() | st.integers(0, 40), st.booleans())
 def test_random_histories_agree_with_the_simulator(steps, devices, with_pools, remaining, as_pickle):
     simulator = Simulator(devices, with_pools)
@@ -117,7 +117,7 @@ def test_random_histories_agree_with_the_simulator(steps, devices, with_pools, r
             assert [tuple(s) for s in state.segments[["address", "size", "stream"]].tolist()] == segments
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(

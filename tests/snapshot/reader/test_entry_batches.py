@@ -111,7 +111,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(entries, max_size=30), st.lists(st.integers(0, 29), max_size=10), st.booleans(), st.sampled_from([2, 4, 5])
 )
@@ -546,7 +546,7 @@ def test_changes_of_entries_in_a_batch_are_read_one_by_one(change):
     assert (all_values(changed) == all_values(raw)) == (change == "memo")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_damaged_entries(data):
     octets = bytearray(pickle.dumps({"segments": [], "device_traces": [steady(40, user_metadata="N/A")]}, 4))

@@ -498,7 +498,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values, st.sampled_from([2, 4]))
 def test_random_objects_are_read_or_refused(value, protocol):
     try:
@@ -508,7 +508,7 @@ def test_random_objects_are_read_or_refused(value, protocol):
     query_everything(snapshot)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data):
     for head in (b"", b"\x80\x04", b"\x80\x04}(\x8c\x08segments"):

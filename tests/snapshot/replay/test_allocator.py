@@ -192,7 +192,7 @@ steps = st.lists(
     [{}, {"max_split": 20 * MIB}, {"large_segment": 32 * MIB}, {"expandable": True}],
     ids=lambda options: next(iter(options), "default"),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(program=steps, limit=st.sampled_from([None, 48 * MIB, 90 * MIB]))
 def test_agrees_with_a_slow_model(options, program, limit):
     options = {"expandable": False, "max_split": None, "large_segment": 20 * MIB, **options}

@@ -49,7 +49,7 @@ def program(items):
     return step
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(items=requests, target=st.integers(1, 40))
 def test_random_steps_are_predicted_exactly(items, target):
     recorder = Recorder()
