@@ -43,6 +43,27 @@ class DeferredInterrupts:
             self.handler(SIGINT, sys._getframe())  # noqa: SLF001 (an argument of signal handlers)
 
 
+class InterruptsOutsideFiles(DeferredInterrupts):
+    """Context manager that defers interrupts only while functions in certain files run, until `deliver` is called.
+
+    Args:
+        paths: Beginnings of the paths of these files.
+    """
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+
+    def record(self, *arguments: Any) -> None:
+        """Record an interrupt if one of these functions runs, and otherwise call the handler of the program."""
+        frame = arguments[1]
+        while frame is not None and not frame.f_code.co_filename.startswith(self._paths):
+            frame = frame.f_back
+        if frame is None:
+            self.handler(*arguments)
+        else:
+            self.pending = True
+
+
 class AllowedInterrupts:
     """Context manager for long operations, during which interrupts are not deferred even if the caller defers them."""
 

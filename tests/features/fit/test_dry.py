@@ -8,6 +8,7 @@ import gc
 import pickle
 import re
 import signal
+import types
 import unittest.mock
 
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
+from ipygpumem.features.fit.dry.storage_log import StorageLog
 
 MIB = 1 << 20
 WORKSPACES = 2 * 8320 * 1024 + MIB
@@ -301,6 +303,35 @@ def test_interrupt_while_functions_are_replaced(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         dry(item)
     assert torch.serialization._check_save_filelike is check
+
+
+def test_interrupts_while_pytorch_calls_python(monkeypatch):
+    """An exception in code that PyTorch calls in a destructor would terminate the process."""
+    get, handler = StorageLog.get, signal.getsignal(signal.SIGINT)
+
+    def interrupted(log, storage):
+        signal.raise_signal(signal.SIGINT)
+        return get(log, storage)
+
+    interrupted = types.FunctionType(
+        interrupted.__code__.replace(co_filename=StorageLog.get.__code__.co_filename),
+        globals(),
+        closure=interrupted.__closure__,
+    )
+    monkeypatch.setattr(StorageLog, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        dry(item)
+    assert caught.traceback[-1].name == "deliver"
+    monkeypatch.undo()
+
+    def step(batch):
+        torch.ones(batch)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        dry(step)
+    assert "step" in [entry.name for entry in caught.traceback]
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_caches_that_the_step_fills():

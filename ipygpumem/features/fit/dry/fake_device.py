@@ -11,9 +11,12 @@ import functools
 import logging
 import threading
 import unittest.mock
+import weakref
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.interrupts import AllowedInterrupts, InterruptsOutsideFiles
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
@@ -34,6 +37,13 @@ _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
 _LT_WORKSPACE = MIB
 _STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
 """Methods of storages that access data without PyTorch's dispatcher, and so would access data of the program."""
+
+
+_TORCH_FILES = (
+    "_subclasses", "_ops.py", "_dispatch", "_library", "_meta_registrations.py", "_prims", "_refs", "utils/_pytree.py",
+    "utils/_python_dispatch.py", "utils/_stats.py", "utils/weak.py",
+)  # fmt: skip
+_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "storage_log.py")
 
 
 class DataRequiredError(RuntimeError):
@@ -74,11 +84,15 @@ class FakeDevice:
         self._products = {getattr(self._aten, name).default for name in _MATRIX_PRODUCTS if hasattr(self._aten, name)}
         self._lifts = {self._aten.lift_fresh.default, self._aten.lift_fresh_copy.default}
         self._kernels: dict[Any, Callable[..., Any]] = rnn_kernels(torch)
+        # an exception in these files can terminate the process, because PyTorch calls them in destructors
+        library, package = Path(torch.__file__).parent, Path(__file__).parent
+        files = (*(library / name for name in _TORCH_FILES), *(package / name for name in _OWN_FILES))
+        self._interrupts = InterruptsOutsideFiles(weakref.__file__, *map(str, files))
         self._add_model()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the code in the block without data."""
+        """Run the code in the block without data. Interrupts must be deferred until the block begins."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
             self._refuse_access(stack)
@@ -88,7 +102,8 @@ class FakeDevice:
             if not self.native:
                 stack.enter_context(cuda_kernels(self._torch, self._copy))
             stack.enter_context(self._dispatch_mode())
-            yield
+            with AllowedInterrupts(), self._interrupts:
+                yield
 
     def _refuse_access(self, stack: contextlib.ExitStack) -> None:
         """Refuse calls in this thread that would write files with ``torch.save`` or access tensors of the program."""
@@ -214,6 +229,8 @@ class FakeDevice:
                 raise
             return 0.0  # the gradients are finite
         new = list(self._new_storages(result))
+        if new:  # an operation whose exceptions PyTorch handles, unlike queries of the device of a tensor
+            self._interrupts.deliver()
         if new or function in self._products:
             self._log(new, is_product=function in self._products)
         return result

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import gc_paused, is_library_file
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.redaction import redact_code
@@ -140,8 +140,7 @@ class DryRunner:
         reason = None
         try:
             # interrupts must not prevent the restoration of PyTorch's functions
-            deferred, allowed = DeferredInterrupts(), AllowedInterrupts()
-            with deferred, gc_paused(), self._without_compilation(), self._device.running(), allowed:
+            with DeferredInterrupts(), gc_paused(), self._without_compilation(), self._device.running():
                 check_result(self._code.text, self._code.run(size))
         except Exception as error:
             reason = _reason(error)
