@@ -133,9 +133,9 @@ def test_no_import_cycles():
     TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
 
 
-def test_loading_the_extension_imports_no_snapshot_code():
-    """Most notebooks read no snapshot, and this code would occupy several MiB of memory in each kernel."""
-    loaded, pending = set(), ["ipygpumem.jupyter.extension"]
+def imported_with(name):
+    """Return the modules of this package that an import of a module loads, without imports on first use."""
+    loaded, pending = set(), [f"ipygpumem.{name}"]
     while pending:
         name = pending.pop()
         path = PACKAGE.parent / name.replace(".", "/")
@@ -147,6 +147,20 @@ def test_loading_the_extension_imports_no_snapshot_code():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.module.startswith("ipygpumem"):
                 pending += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    lazy = ("snapshot", "viewer.view", "features.fit.collect", "features.modules.collect", "features.ranks.collect")
-    assert [name for name in loaded if name.removeprefix("ipygpumem.").startswith(lazy)] == []
-    assert "ipygpumem.features.report.short_report" in loaded
+    return {name.removeprefix("ipygpumem.") for name in loaded}
+
+
+def test_loading_the_extension_imports_only_what_cells_need():
+    """Most notebooks use few features, and the code of all features would occupy several MiB in each kernel."""
+    loaded = imported_with("jupyter.extension")
+    lazy = ("snapshot", "viewer.view", "features.fit.collect", "features.modules.", "features.ranks.model")
+    lazy += ("features.history.load", "features.history.table", "features.lines.", "features.outside.model")
+    lazy += ("features.profile.categories", "features.profile.model", "features.profile.timeline")
+    assert [name for name in loaded if name.startswith(lazy)] == []
+    assert "features.report.short_report" in loaded
+
+
+def test_reading_a_snapshot_imports_no_replay():
+    loaded = imported_with("snapshot")
+    assert [name for name in loaded if name.startswith(("snapshot.replay", "snapshot.export"))] == []
+    assert "snapshot.reader.load" in loaded

@@ -18,7 +18,7 @@ from ipygpumem.core.reading import Accuracy, DeviceReading, HostReading, Reading
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
 from ipygpumem.core.text import printable
-from ipygpumem.core.units import duration, many, signed
+from ipygpumem.core.units import duration, many, precise_size, signed
 
 if TYPE_CHECKING:
     from ipygpumem.features.limits.model import ExceededLimit
@@ -85,9 +85,7 @@ class RecordingInfo:
         """Return a sentence with the path, size and dropped events, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
-        from humanize import naturalsize
-
-        text = f"snapshot {printable(self.path)}: {many(self.events, 'event')}, {naturalsize(self.size, binary=True)}"
+        text = f"snapshot {printable(self.path)}: {many(self.events, 'event')}, {precise_size(self.size)}"
         if self.dropped is None:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
@@ -228,6 +226,8 @@ def _before_context(end: DeviceReading) -> DeviceReading:
 
 def code_label(code: str) -> str:
     """Return the first line of code that is not a comment or cell magic, redacted and truncated to 80 characters."""
+    if not code:
+        return ""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
     start = next((number for number, line in enumerate(lines) if not line.startswith(("#", "%%"))), 0)
     line = lines[start] if lines else ""

@@ -6,9 +6,9 @@ GitHub remove. Text inherits the page's color. Bars are visible on white and bla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from html import escape
 from typing import Any
 
 from ipygpumem.core.reading import Accuracy
@@ -21,31 +21,14 @@ _MAX_WIDTH = 200
 BAR_PIXELS = 96
 BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 
-_TABLES = """\
-<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
-{%- for table in tables %}
-<table style="border-collapse:collapse;margin:0 0 8px 0">
-<tr><th style="text-align:left;padding:1px 12px 1px 0">{{ table.title }}</th>
-{%- for name in table.header %}<th style="text-align:right;padding:1px 12px;font-weight:normal;opacity:0.65">\
-{{ name }}</th>{% endfor %}<th></th><th></th></tr>
-{%- for row in table.rows %}
-<tr{% if row.level == 0 %} style="border-top:1px solid #9ca3af"{% endif %}>\
-<td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px;white-space:pre-wrap">{{ row.label }}</td>
-{%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
-{%- endfor -%}
-<td style="text-align:left;padding:1px 8px 1px 0;white-space:nowrap">
-{%- for width, color in row | bars if width %}<span style="display:inline-block;height:7px;width:{{ width }}px;\
-background-color:{{ color }}"></span>{% endfor -%}
-</td><td style="text-align:left;padding:1px 0;opacity:{{ 1 if table.code and row.bar is not none else 0.65 }};\
-{% if table.code or (row | note | length) <= 48 %}white-space:pre{% else %}overflow-wrap:anywhere;min-width:12em\
-{% endif %}">{{ row | note }}</td></tr>
-{%- endfor %}
-</table>
-{%- for note in table.notes %}
-<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ note }}</div>
-{%- endfor %}
-{%- endfor %}
-</div>"""
+HTML_START = '<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">'
+"""Start tag of the element that contains the HTML of tables."""
+_TITLE = "text-align:left;padding:1px 12px 1px 0"
+_COLUMN = "text-align:right;padding:1px 12px;font-weight:normal;opacity:0.65"
+_LABEL = "text-align:left;white-space:pre-wrap;padding:1px 12px 1px"
+_NOTE = "overflow-wrap:anywhere;min-width:12em"
+_SHORT_NOTE = 48
+"""Number of characters up to which a note is not wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +116,49 @@ def _mark(grade: Accuracy | None) -> str:
     return " ~" if grade is not None and grade.trust not in {"exact", "unknown"} else ""
 
 
-@lru_cache(maxsize=8)
-def template(source: str) -> Callable[..., str]:
-    """Compile a Jinja template that escapes all values, and return the function that renders it."""
-    from jinja2 import Environment
-
-    environment = Environment(autoescape=True)
-    environment.filters |= {"bars": _bars, "note": _note}
-    render: Callable[..., str] = environment.from_string(source).render
-    return render
-
-
 def html_tables(tables: Iterable[Table]) -> str:
     """Render tables as HTML. Rows with values that are not exact end with the reason."""
-    return template(_TABLES)(tables=map(_printable_table, tables))
+    lines = [line for table in tables for line in _html_table(_printable_table(table))]
+    return "\n".join([HTML_START, *lines, "</div>"])
+
+
+def _html_table(table: Table) -> list[str]:
+    header = "".join(f'<th style="{_COLUMN}">{escape(name)}</th>' for name in table.header)
+    return [
+        '<table style="border-collapse:collapse;margin:0 0 8px 0">',
+        f'<tr><th style="{_TITLE}">{escape(table.title)}</th>{header}<th></th><th></th></tr>',
+        *(_html_row(row, code=table.code) for row in table.rows),
+        "</table>",
+        *html_notes(table.notes),
+    ]
+
+
+def html_notes(notes: Sequence[str]) -> list[str]:
+    """Render the notes below a table as HTML, with a margin below the last note."""
+    return [
+        f'<div style="opacity:0.75{";margin-bottom:8px" if position == len(notes) else ""}">{escape(note)}</div>'
+        for position, note in enumerate(notes, 1)
+    ]
+
+
+def _html_row(row: TableRow, *, code: bool) -> str:
+    border = "" if row.level else ' style="border-top:1px solid #9ca3af"'
+    cells = "".join(
+        f'<td style="text-align:right;padding:1px 12px;white-space:nowrap">{escape(cell)}</td>' for cell in row.cells
+    )
+    bars = "".join(
+        f'<span style="display:inline-block;height:7px;width:{width}px;background-color:{color}"></span>'
+        for width, color in _bars(row)
+        if width
+    )
+    note = _note(row)
+    opacity = 1 if code and row.bar is not None else 0.65
+    wrap = "white-space:pre" if code or len(note) <= _SHORT_NOTE else _NOTE
+    return (
+        f'<tr{border}><td style="{_LABEL} {row.level * 14}px">{escape(row.label)}</td>{cells}'
+        f'<td style="text-align:left;padding:1px 8px 1px 0;white-space:nowrap">{bars}</td>'
+        f'<td style="text-align:left;padding:1px 0;opacity:{opacity};{wrap}">{escape(note)}</td></tr>'
+    )
 
 
 def _note(row: TableRow) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from ipygpumem.jupyter.cell_report import CellOptions, OomPanel, ReportPresenter
 from ipygpumem.jupyter.display import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions, notebook_sources
+from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions, notebook_sources
 from ipygpumem.measurement.plan import FinishedMeasurement, Plan
 from ipygpumem.measurement.recorder import CellInfo
 
@@ -159,8 +158,8 @@ class CellMeasurements:
             self.ooms.observer.add_error(result.error_in_exec)
         try:
             # an ordinary cell does not change the filters of warnings
-            with shown_warnings_kept() if cell.options is not None else contextlib.nullcontext():
-                error = self._end(cell, cell.measurement, cell.plan, result, muted=muted)
+            end = self._end if cell.options is None else shown_warnings_kept()(self._end)
+            error = end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and (self.ooms.observer.count or self.ooms.recording.template is not None):
                 self.ooms.end_cell(result)
         except BaseException:
@@ -184,9 +183,10 @@ class CellMeasurements:
             self.live.end(cell.live)
         if not self.numbers.stored_by_ipython:
             self.numbers.store(raw, cell.number)
-        label, code = MeasurementLabel(raw, cell.number, cell.cell_id), MeasuredCode()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
+        else:
+            label, code = MeasurementLabel(raw, cell.number, cell.cell_id), NO_CODE
         if record.recorder is not None:
             cell_info = measurement.cell_info(label, success=success)
             record.add(cell_info, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)

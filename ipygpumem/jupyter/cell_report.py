@@ -166,7 +166,7 @@ class ReportPresenter:
             peak = host.peak if host.exact else None
             return self._magics.session.host_only and max(abs(host.held or 0), peak or 0) >= minimum
         # memory that a library allocates and frees within the cell appears only in the peak of that library
-        library_peak = max((library.peak or 0 for library in report.libraries), default=0)
+        library_peak = max([library.peak or 0 for library in report.libraries], default=0)
         return library_peak >= minimum or any(device.moved(minimum) for device in report.devices.values())
 
     def _show_requested(self, report: Report, options: CellOptions, display_id: str | None) -> None:

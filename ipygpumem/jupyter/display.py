@@ -13,16 +13,18 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, tables_bundle, text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.history.model import output_metadata
-from ipygpumem.features.profile.model import ProfileSummary, category_tables
-from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.features.report.short_report import short_bundle
+
+if TYPE_CHECKING:
+    from ipygpumem.features.profile.model import ProfileSummary
+    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 
 def is_terminal(shell: Any) -> bool:
@@ -104,6 +106,7 @@ class DisplayMixin:
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
         """Display a plot of memory usage by category. Front ends that do not show images display a table instead."""
         from ipygpumem.features.profile.display import profile_plot
+        from ipygpumem.features.profile.model import category_tables
 
         name, text = Path(profile.timeline or "").name, text_tables(category_tables(profile.peaks))
         try:

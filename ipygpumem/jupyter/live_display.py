@@ -16,7 +16,6 @@ from typing import Any
 
 from ipygpumem.core.reading import Reading
 from ipygpumem.features.live.monitor import Poller
-from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.display import ClearOutputTracker, captured, replace_method
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.worker_thread import WorkerThread
@@ -99,6 +98,8 @@ class LiveDisplay:
         updated, and the report is displayed separately.
         """
         self._add(reading)
+        from ipygpumem.features.live.table import live_bundle  # on first use, to save memory
+
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
         with self._lock:
             if self._ended or self._cleared or self._misplaced or self._shell.display_pub is not self._publisher:

@@ -23,7 +23,6 @@ from ipygpumem.core.introspection import shown_warnings_kept
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source_code import resolve_name
 from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
@@ -65,6 +64,8 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
 
     def evaluate(self, name: str) -> Any:
         """Return the object that a name such as ``net.encoder`` refers to in the notebook's namespace."""
+        from ipygpumem.features.lines.source_code import resolve_name  # on first use, to save memory
+
         return resolve_name(name, self.shell.user_ns.__getitem__)
 
     def compiled(self, statement: str) -> tuple[tuple[CodeType, ...], Callable[[], Any]]:

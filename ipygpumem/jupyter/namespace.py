@@ -11,16 +11,17 @@ import sys
 import time
 from collections import ChainMap
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import attempt, frame_label
-from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, code_object, function_region, resolve_name
-from ipygpumem.features.ranks.rank_files import rank_and_world
 from ipygpumem.measurement.measurement import notebook_sources
+
+if TYPE_CHECKING:
+    from ipygpumem.features.lines.source_code import SourceRegion
 
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -37,6 +38,8 @@ def expanded_path(shell: Any, text: str) -> str:
             raise OptionError(f"{text!r} contains ${name}: use {{{name}}} to insert the value of the variable")
     if "{" not in text:
         return text
+    from ipygpumem.features.ranks.rank_files import rank_and_world  # on first use, as below: to save memory
+
     rank = rank_and_world()[0]
     names: dict[str, Any] = {} if rank is None else {"rank": rank}
     names = {**names, **shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
@@ -74,6 +77,8 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
     """Return source regions of functions that ``text`` does not define; `OptionError` if there is none."""
+    from ipygpumem.features.lines.source_code import SourceCode, code_object, function_region, resolve_name
+
     texts = SourceCode(notebook_sources())
     defined = _defined_names(text)
     regions = []
@@ -91,6 +96,8 @@ def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: s
 
 
 def _defined_names(text: str) -> set[str]:
+    from ipygpumem.features.lines.source_code import SourceCode
+
     names = set()
     for node in SourceCode({"": text}).tree("").body:
         for inner in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):

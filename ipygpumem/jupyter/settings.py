@@ -13,7 +13,6 @@ from traitlets.config import Config, Configurable
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
-from ipygpumem.features.history.load import ReportLog
 from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.measurement.runtime import current
 
@@ -51,6 +50,8 @@ def _snapshot_path(value: Any) -> str:
 def _log_path(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise OptionError(f"log must be a path or None, got {value!r}")
+    from ipygpumem.features.history.load import ReportLog  # on first use, to save memory
+
     try:
         return str(ReportLog(value).path)
     except OptionError as error:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +41,9 @@ class MeasuredCode:
     sources: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     block: tuple[str, int, int, str] | None = None
+
+
+NO_CODE = MeasuredCode()
 
 
 class MeasurementInterval:
@@ -98,6 +102,10 @@ class MeasurementOptions:
     synchronize: bool = False
 
 
+_DEFAULT_OPTIONS = MeasurementOptions()
+_NO_LABEL = MeasurementLabel()
+
+
 class Measurement:
     """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
@@ -111,7 +119,7 @@ class Measurement:
 
     def __init__(self, runtime: Runtime, options: MeasurementOptions | None = None) -> None:
         self.runtime = runtime
-        self.options = options or MeasurementOptions()
+        self.options = options or _DEFAULT_OPTIONS
         self.devices: tuple[str, ...] | None = None
         self.recorder: Recorder | None = None
         self.path: Path | None = None
@@ -143,7 +151,7 @@ class Measurement:
         self._scope = scope = peaks.scope()
         peaks.install()
         self._before = before = monitor.read(
-            busy=False, read_allocator=lambda index: peaks.enter(scope, index, reset=options.reset_peaks)
+            busy=False, read_allocator=partial(peaks.enter, scope, reset=options.reset_peaks)
         )
         if self.recorder is not None:
             self.recorder.start(before)
@@ -154,8 +162,8 @@ class Measurement:
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
         if before.devices:
-            in_use = {name for name, device in before.devices.items() if device.context}
-            self.samples = runtime.sampler.begin(device for device in self._devices if device.name in in_use)
+            in_use = [name for name, device in before.devices.items() if device.context]
+            self.samples = runtime.sampler.begin([device for device in self._devices if device.name in in_use])
 
     def end(
         self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
@@ -168,7 +176,7 @@ class Measurement:
         cost = sum(map(_cost, self.observers)) - self._cost_before
         seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
         self._stop_observers()
-        label = label or MeasurementLabel()
+        label = label or _NO_LABEL
         cell = None if self.recorder is None else self.cell_info(label, success=success)
         if self._interval is not None and self._interval.end():
             self._notes.append(_OVERLAPPED)
@@ -178,7 +186,7 @@ class Measurement:
         try:
             if self.options.synchronize:
                 pytorch.synchronize()
-            self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
+            self.after = after = self.runtime.monitor.read(read_allocator=partial(peaks.leave, scope))
             if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
@@ -187,13 +195,13 @@ class Measurement:
                         self.path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
                     )
         finally:
-            self.abandon()
+            self._close()
         # devices that were added to the monitored devices during the measurement have no first reading
-        new = after.devices.keys() - before.devices.keys()
-        added = [device.name for device in self._devices if device.name in new] if new else []
-        if added:
+        if new := after.devices.keys() - before.devices.keys():
+            added = [device.name for device in self._devices if device.name in new]
             self._notes += map(_ADDED.format, added)
             after = after.only(tuple(name for name in after.devices if name not in added))
+        samples = self.samples if self.samples is not None and self.samples.tracks else None
         peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks.items()}
         return build_report(
             before,
@@ -203,8 +211,8 @@ class Measurement:
             label=label,
             success=success,
             devices=self.devices,
-            sampled=None if self.samples is None else self.samples.outside_peaks(before, after, peak_by_name),
-            sampling_problems=None if self.samples is None else self.samples.problems(),
+            sampled=None if samples is None else samples.outside_peaks(before, after, peak_by_name),
+            sampling_problems=None if samples is None else samples.problems(),
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
             recording=None if self.path is None else self.recorded,
         )
@@ -226,12 +234,14 @@ class Measurement:
 
     def abandon(self) -> None:
         """Stop observing, sampling and recording, and close the peak scope. Repeated calls have no effect."""
-        runtime = self.runtime
         if self._interval is not None:
             self._interval.end()
         self._stop_observers()
+        self._close()
+
+    def _close(self) -> None:
         if self._scope is not None:
-            runtime.peaks.drop(self._scope)
+            self.runtime.peaks.drop(self._scope)
         if self.recorder is not None:
             self.recorder.stop()
 

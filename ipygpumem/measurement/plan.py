@@ -11,7 +11,13 @@ from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_lin
 from ipygpumem.core.interrupts import AllowedInterrupts
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementObserver, MeasurementOptions
+from ipygpumem.measurement.measurement import (
+    NO_CODE,
+    MeasuredCode,
+    Measurement,
+    MeasurementObserver,
+    MeasurementOptions,
+)
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
 
@@ -117,7 +123,7 @@ class Plan:
         process that was forked during the measurement.
         """
         try:
-            measured_code = code() if self.recorder is not None else MeasuredCode()
+            measured_code = NO_CODE if self.recorder is None else code()
             report = measurement.end(label, success=success, code=measured_code)
         except BaseException:
             measurement.abandon()

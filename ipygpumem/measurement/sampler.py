@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,29 +106,29 @@ class SampleWindow:
     """Samples of all devices in one measurement.
 
     Attributes:
-        tracks: Samples by device index, with times in seconds since the start of the measurement.
+        tracks: Samples of the devices that were sampled, by index, with times in seconds since the start of the
+            measurement. The sampler's thread can add a device at any time.
         start: Start of the measurement according to `time.perf_counter`.
         epoch: Start of the measurement according to `time.time`.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self.devices = {device.index: device for device in devices}
-        self.tracks = {index: DeviceSamples() for index in self.devices}
+        self.tracks: defaultdict[int, DeviceSamples] = defaultdict(DeviceSamples)
         self.start = time.perf_counter()
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
         """Add a reading of PyTorch's counters. The reading's times are values of `time.perf_counter`."""
-        track = self.tracks.get(index)
-        if track is not None and len(track.counters) < _MAX_SAMPLES:
-            track.counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
+        if index in self.devices and len(counters := self.tracks[index].counters) < _MAX_SAMPLES:
+            counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
     def outside_peaks(
         self, before: Reading, after: Reading, peaks: Mapping[str, PeakCounters]
     ) -> dict[str, OutsidePeak]:
         """Return, by device name, each lower bound on peak memory outside PyTorch that exceeds both readings."""
         bounds: dict[str, OutsidePeak] = {}
-        for index, track in self.tracks.items():
+        for index, track in tuple(self.tracks.items()):
             name = f"cuda:{index}"
             start, end, peak = before.devices.get(name), after.devices.get(name), peaks.get(name)
             if start is None or end is None or not track.samples or track.source != start.source:
@@ -141,7 +142,7 @@ class SampleWindow:
 
     def problems(self) -> dict[str, str]:
         """Return, by device name, the reason why samples are missing."""
-        return {f"cuda:{index}": track.problem for index, track in self.tracks.items() if track.problem}
+        return {f"cuda:{index}": track.problem for index, track in tuple(self.tracks.items()) if track.problem}
 
 
 class Sampler:
@@ -170,7 +171,8 @@ class Sampler:
                     self._thread.pause()
                 if not isinstance(error, RuntimeError):  # the process cannot start another thread
                     raise
-                for track in window.tracks.values():
+                for index in window.devices:
+                    track = window.tracks[index]
                     track.problem, track.stopped = f"no samples: {first_line(error)}", True
         return window
 
@@ -180,10 +182,10 @@ class Sampler:
             return
         end = time.perf_counter() - window.start
         with self._lock:
-            self.windows = tuple(open_window for open_window in self.windows if open_window is not window)
+            self.windows = tuple([open_window for open_window in self.windows if open_window is not window])
             if not self.windows:
                 self._thread.pause()
-        for track in window.tracks.values():
+        for track in tuple(window.tracks.values()):
             track.end(end)
 
     def close(self) -> None:
@@ -195,7 +197,7 @@ class Sampler:
         windows = self.windows
         devices = {index: device for window in windows for index, device in window.devices.items()}
         for index, device in devices.items():
-            active = [window for window in windows if index in window.tracks and not window.tracks[index].stopped]
+            active = [window for window in windows if index in window.devices and not window.tracks[index].stopped]
             if not active or device.nvml is None:
                 continue
             begin = time.perf_counter()
@@ -233,9 +235,9 @@ def sampled_curves(
 ) -> dict[str, dict[str, Any]]:
     """Return the curves to store in a snapshot file, as a dict keyed by name (see snapshot/FORMAT.md)."""
     curves: dict[str, dict[str, Any]] = {}
-    several = len({index for window in windows for index in window.tracks}) > 1
+    several = len({index for window in windows for index in tuple(window.tracks)}) > 1
     for window in windows:
-        for index, track in window.tracks.items():
+        for index, track in tuple(window.tracks.items()):
             name = f"cuda:{index}"
             start, end = before.get(name), after.get(name)
             if start is None or end is None:

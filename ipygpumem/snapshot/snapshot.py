@@ -11,23 +11,19 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import many, parse_size
 from ipygpumem.snapshot.event_range_queries import EventRangeQueries
-from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.snapshot.export.event_table import events_frame
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis, explain_oom, fragmentation
 from ipygpumem.snapshot.queries.live_set import LiveSet, RequestedBytesPeak
-from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.load import ReadLimits, read_objects
-from ipygpumem.snapshot.replay.result import Replay, replay
-from ipygpumem.snapshot.replay.verification import with_block_sizes
 from ipygpumem.snapshot.snapshot_data import check_event
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.model.timeline import Curve
+    from ipygpumem.snapshot.queries.fragmentation import Fragmentation, OomAnalysis
     from ipygpumem.snapshot.queries.groups import Group
+    from ipygpumem.snapshot.replay.result import Replay
     from ipygpumem.viewer.view import View
 
 
@@ -144,6 +140,9 @@ class Snapshot(EventRangeQueries):
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
         """
+        from ipygpumem.snapshot.queries.fragmentation import fragmentation  # on first use, as below: to save memory
+        from ipygpumem.snapshot.replay.verification import with_block_sizes
+
         if need is not None:
             need = parse_size(need)
             if need <= 0:
@@ -160,6 +159,9 @@ class Snapshot(EventRangeQueries):
             device: Device index; None for all devices.
             last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
+        from ipygpumem.snapshot.queries.fragmentation import explain_oom
+        from ipygpumem.snapshot.replay.verification import with_block_sizes
+
         if last is not None:
             check_argument("last", last, int, "a number of errors or None")
         timelines = self.timelines if device is None else [self.timeline(device)]
@@ -185,10 +187,14 @@ class Snapshot(EventRangeQueries):
             ReplayError: The recording cannot be replayed, for example because events are missing.
             OptionError: A setting or the capacity is invalid.
         """
+        from ipygpumem.snapshot.replay.result import replay
+
         return replay(self, device, settings, capacity)
 
     def encode(self) -> bytes:
         """Return all columns and tables in the format of `ipygpumem.snapshot.export.encode`."""
+        from ipygpumem.snapshot.export.encode import encode
+
         return encode(self)
 
     def frame(self, device: int | None = None) -> Any:
@@ -197,10 +203,14 @@ class Snapshot(EventRangeQueries):
         Raises:
             OptionError: pandas is not installed.
         """
+        from ipygpumem.snapshot.export.event_table import events_frame
+
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
         """Return a short text with the peak, its event and the lines of code that allocated most of this memory."""
+        from ipygpumem.snapshot.queries.overview import summary_text
+
         return summary_text(self, device)
 
     __str__ = summary

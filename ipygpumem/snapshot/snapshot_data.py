@@ -13,7 +13,6 @@ from ipygpumem.core.units import many
 from ipygpumem.snapshot.model.annotations import Annotation
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.columns import HOST
-from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.load import ReadLimits
@@ -23,6 +22,7 @@ from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.segment_history import SegmentHistory
     from ipygpumem.snapshot.replay.verification import Verification
 
 
@@ -127,6 +127,8 @@ class SnapshotData:
     def history(self, device: int) -> SegmentHistory:
         """Return the segments of a device with the events that allocated and freed them."""
         if device not in self._histories:
+            from ipygpumem.snapshot.model.segment_history import SegmentHistory  # on first use, to save memory
+
             self._histories[device] = SegmentHistory(self.timelines[device], self.segments, self.blocks)
         return self._histories[device]
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from html import escape
 
-from ipygpumem.core.tables import template
+from ipygpumem.core.tables import HTML_START, html_notes
 from ipygpumem.core.units import precise_size, size
 from ipygpumem.features.explain.model import DeviceExplanation, ExplanationStep
 
@@ -103,39 +104,41 @@ def _bar(row: _Row) -> str:
     return (" " * first + ("█" if row.is_total else "▒") * count).ljust(_BAR_CELLS)
 
 
-_HTML = """\
-<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
-{%- if note %}<div style="margin:0 0 4px 0">{{ note }}</div>{% endif %}
-{%- for waterfall, rows, notes in waterfalls %}
-<div style="margin:0 0 2px 0"><b>{{ waterfall.title }}</b></div>
-<div style="margin:0 0 6px 0;white-space:normal">{{ waterfall.summary }}</div>
-<table style="border-collapse:collapse;margin:0 0 6px 0">
-{%- for row in rows %}
-<tr{% if row.is_total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
-<td style="text-align:left;padding:1px 12px 1px {{ 0 if row.is_total else 14 }}px;overflow-wrap:anywhere;\
-min-width:8em">{{ row.label }}</td>\
-<td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{{ row.text }}</td>\
-<td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
-title="{{ row.grade }}">{{ row.trust }}</td>\
-<td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
-<span style="display:inline-block;height:11px;width:{{ [row.start * 100, 100 - row.percent]|min|round(1) }}%"></span>\
-<span style="display:inline-block;height:11px;width:{{ row.percent|round(1) }}%;background-color:{{ row.color }}" \
-title="{{ row.step.label }} {{ row.text }}"></span></td>\
-<td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;min-width:7em">\
-{{ row.step.todo }}</td></tr>
-{%- endfor %}
-</table>
-{%- for line in notes %}
-<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ line }}</div>
-{%- endfor %}
-{%- endfor %}
-</div>"""
-
-
 def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
     """Format waterfall charts as HTML tables, in which tooltips show the reason for each step's accuracy."""
-    values = [(chart, list(_rows(chart)), [*dict.fromkeys(_html_notes(chart)), *chart.notes]) for chart in waterfalls]
-    return template(_HTML)(waterfalls=values, note=note)
+    lines = [HTML_START]
+    if note:
+        lines.append(f'<div style="margin:0 0 4px 0">{escape(note)}</div>')
+    for waterfall in waterfalls:
+        lines += [
+            f'<div style="margin:0 0 2px 0"><b>{escape(waterfall.title)}</b></div>',
+            f'<div style="margin:0 0 6px 0;white-space:normal">{escape(waterfall.summary)}</div>',
+            '<table style="border-collapse:collapse;margin:0 0 6px 0">',
+            *map(_html_row, _rows(waterfall)),
+            "</table>",
+            *html_notes([*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes]),
+        ]
+    return "\n".join([*lines, "</div>"])
+
+
+def _html_row(row: _Row) -> str:
+    style, indent = ("border-top:1px solid #9ca3af;font-weight:bold", 0) if row.is_total else ("", 14)
+    start, width = round(min(row.start * 100, 100 - row.percent), 1), round(row.percent, 1)
+    title = escape(f"{row.step.label} {row.text}")
+    return (
+        f'<tr style="{style}">'
+        f'<td style="text-align:left;padding:1px 12px 1px {indent}px;overflow-wrap:anywhere;min-width:8em">'
+        f"{escape(row.label)}</td>"
+        f'<td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{row.text}</td>'
+        f'<td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" '
+        f'title="{escape(row.grade)}">{row.trust}</td>'
+        f'<td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">'
+        f'<span style="display:inline-block;height:11px;width:{start}%"></span>'
+        f'<span style="display:inline-block;height:11px;width:{width}%;background-color:{row.color}" '
+        f'title="{title}"></span></td>'
+        f'<td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;'
+        f'min-width:7em">{escape(row.step.todo)}</td></tr>'
+    )
 
 
 def _html_notes(waterfall: DeviceExplanation) -> Iterator[str]:

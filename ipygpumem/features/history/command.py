@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
@@ -15,21 +14,25 @@ from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.history.load import SessionRows, read_notebook, read_rows, short_names
-from ipygpumem.features.history.model import RowPair, pair_rows
-from ipygpumem.features.history.table import COLUMNS, PAGE, TablePage, comparison_tables, history_tables, select_devices
+from ipygpumem.features.history.model import PAGE, SORT_COLUMNS, RowPair, changed_rows, pair_rows
+
+if TYPE_CHECKING:
+    from ipygpumem.features.history.load import SessionRows
+    from ipygpumem.features.history.table import TablePage
 
 _COMPARED = ("held", "peak", "outside", "seconds")
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    from ipygpumem.features.history.load import SessionRows, read_rows  # on first use, as below: to save memory
+    from ipygpumem.features.history.table import history_tables, select_devices
+
     page, devices = _page(arguments), device_names(arguments.device or ())
     if len(arguments.files) > 1:
         raise OptionError("only one file can be displayed: use %gpumem compare to compare two files")
     if arguments.files:
         rows = read_rows(notebook.expand(arguments.files[0]))
     else:
-        from ipygpumem.features.history.model import changed_rows
         from ipygpumem.features.history.reports import session_reports
 
         reports = session_reports()
@@ -49,10 +52,14 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
 def _page(arguments: argparse.Namespace) -> TablePage:
     if arguments.plot and (arguments.by or arguments.page or arguments.top):
         raise OptionError("--plot displays all cells in execution order: omit --by, -n and --page")
+    from ipygpumem.features.history.table import TablePage
+
     return TablePage(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
-def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = read_rows) -> int:
+def _shell(arguments: argparse.Namespace, *, is_notebook: bool = False) -> int:
+    from ipygpumem.features.history.table import history_tables, select_devices
+
     page, devices = _page(arguments), device_names(arguments.device or ())
     if arguments.plot is not None:
         if len(arguments.files) > 1:
@@ -62,7 +69,7 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = r
     status = 0
     for number, name in enumerate(arguments.files):
         try:
-            rows = _read(name, read)
+            rows = _read(name, is_notebook=is_notebook)
         except ReportError as error:
             print_error(error)
             status = BAD_FILE
@@ -85,14 +92,19 @@ def _shell(arguments: argparse.Namespace, read: Callable[[str], SessionRows] = r
     return status
 
 
-def _read(name: str, read: Callable[[str], SessionRows] = read_rows) -> SessionRows:
+def _read(name: str, *, is_notebook: bool = False) -> SessionRows:
+    from ipygpumem.features.history.load import read_notebook, read_rows
+
     with progress(f"reading {name}"):
-        rows = read(name)
+        rows = read_notebook(name) if is_notebook else read_rows(name)
     print_skipped(rows.faults)
     return rows
 
 
 def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    from ipygpumem.features.history.load import read_rows, short_names
+    from ipygpumem.features.history.table import comparison_tables
+
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
     notebook.claim_cell()
@@ -102,6 +114,9 @@ def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
 
 
 def _compare_shell(arguments: argparse.Namespace) -> int:
+    from ipygpumem.features.history.load import short_names
+    from ipygpumem.features.history.table import comparison_tables
+
     before, after = _read(arguments.before), _read(arguments.after)
     pairs, skipped = pair_rows(before.rows, after.rows)
     if arguments.json:
@@ -122,7 +137,7 @@ def _pair_to_dict(pair: RowPair) -> dict[str, Any]:
 
 
 def _by(help_text: str, default: str | None = None) -> Option:
-    return Option(("--by",), f"{{{','.join(COLUMNS)}}}", help_text, choices=tuple(COLUMNS), default=default)
+    return Option(("--by",), f"{{{','.join(SORT_COLUMNS)}}}", help_text, choices=tuple(SORT_COLUMNS), default=default)
 
 
 def _options(file_help: str) -> tuple[Option, ...]:
@@ -149,7 +164,7 @@ NOTEBOOK = Command(
     "notebook",
     "list the memory usage of each cell of an executed notebook; no kernel is needed",
     _options("an executed notebook (.ipynb) in which ipygpumem was loaded"),
-    shell=partial(_shell, read=read_notebook),
+    shell=partial(_shell, is_notebook=True),
 )
 COMPARE = Command(
     "compare",

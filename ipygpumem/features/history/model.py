@@ -21,6 +21,10 @@ from ipygpumem.core.tables import is_visible
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE, difference, duration, signed
 
+SORT_COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
+"""Columns by which tables can be sorted, with the `ReportRow` field of each column."""
+PAGE = 30
+"""Default number of rows per page of a table."""
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048  # maximum size of a summary as UTF-8-encoded JSON, in bytes
 _SCHEMA = 1

@@ -8,17 +8,19 @@ import io
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import check_argument
 from ipygpumem.core.files import check_path, import_library, write_file
 from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
-from ipygpumem.features.history.load import ReportLog, read_reports
 from ipygpumem.features.history.model import ReportRow, previous_run_note, report_rows
 from ipygpumem.measurement.plan import Collector, Outcome, with_notes
 from ipygpumem.measurement.runtime import current
+
+if TYPE_CHECKING:
+    from ipygpumem.features.history.load import ReportLog
 
 MAX_REPORTS = 10_000  # maximum number of reports that a session keeps (about 30 MB); logs are not limited
 _MAX_DETAILED = 100
@@ -102,7 +104,12 @@ class Reports(Sequence["Report"]):
 
     @log.setter
     def log(self, path: _Path | None) -> None:
-        self._log = None if path is None else ReportLog(path)
+        if path is not None:
+            from ipygpumem.features.history.load import ReportLog
+
+            self._log = ReportLog(path)
+        else:
+            self._log = None
 
     def __len__(self) -> int:
         return len(self._reports)
@@ -206,6 +213,8 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
         ReportError: The file cannot be read, or a report is invalid. The message contains the position of the report.
     """
     faults: list[str] = []
+    from ipygpumem.features.history.load import read_reports  # on first use, as below: to save memory
+
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
     reports.faults = tuple(faults)
     return reports

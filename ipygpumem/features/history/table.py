@@ -11,11 +11,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.text import clip
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, signed
-from ipygpumem.features.history.model import ReportRow, RowPair
+from ipygpumem.features.history.model import PAGE, SORT_COLUMNS, ReportRow, RowPair
 
-COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
-"""Columns by which tables can be sorted, with the `ReportRow` field of each column."""
-PAGE = 30
 HOST_NOTE = "on the host, held and peak refer to the resident memory of the process"
 _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
@@ -39,7 +36,7 @@ class TablePage:
             end = len(rows) - first
             return rows[max(end - self.size, 0) : max(end, 0)]
 
-        in_order = sorted(rows, key=lambda row: descending(getattr(row, COLUMNS[self.by])))
+        in_order = sorted(rows, key=lambda row: descending(getattr(row, SORT_COLUMNS[self.by])))
         return in_order[first : first + self.size]
 
 
@@ -141,7 +138,7 @@ def comparison_tables(
     again later.
     """
     if by != "in":
-        pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
+        pairs = sorted(pairs, key=lambda pair: -abs(pair.change(SORT_COLUMNS[by]) or 0))
     listed = [pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))]
     both = sum(pair.before is not None and pair.after is not None for pair in pairs)
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import precise_size
-from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine
+
+if TYPE_CHECKING:
+    from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine
 
 _HEADER = ("after", "peak", "allocated", "freed", "kept")
 _EMPTY = ("",) * len(_HEADER)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, signed, size
-from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
+
+if TYPE_CHECKING:
+    from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 
 _REST = "CUDA context, kernel code, local memory"
 _UNATTRIBUTED = "not attributed to a library"

@@ -6,17 +6,17 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.report import Report
-from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
-from ipygpumem.features.profile.profiler_session import ProfilerSession
-from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.measurement.plan import Collector, Outcome
+
+if TYPE_CHECKING:
+    from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
+    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 _EXTENSIONS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
 _EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}
@@ -76,6 +76,8 @@ class ProfileCollector(Collector):
     is_slow = True
 
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
+        from ipygpumem.features.profile.profiler_session import ProfilerSession  # on first use, to save memory
+
         self.timelines: tuple[CategoryTimeline, ...] = ()
         self._trace, self._timeline = trace, timeline
         self.observer = self._session = ProfilerSession()
@@ -90,6 +92,8 @@ class ProfileCollector(Collector):
 
     def write(self) -> ProfileSummary:
         """Write the files and return a summary, which includes any error messages."""
+        from ipygpumem.features.profile.model import ProfileSummary
+
         began = time.perf_counter()
         session, errors = self._session, []
         results: dict[str, Any] = {"aside": session.aside}
@@ -153,6 +157,9 @@ class ProfileCollector(Collector):
 
 
 def _category_peak(timeline: CategoryTimeline) -> CategoryPeak:
+    from ipygpumem.features.profile.categories import CATEGORIES
+    from ipygpumem.features.profile.model import CategoryPeak
+
     row, nbytes = timeline.peak
     categories = tuple(zip(CATEGORIES, timeline.usage[row].tolist(), strict=True))
     return CategoryPeak(timeline.device, nbytes, timeline.elapsed(row) / 1e9, categories)

@@ -13,7 +13,7 @@ from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress
-from ipygpumem.features.ranks.model import DEFAULT_ROWS
+from ipygpumem.features.ranks import DEFAULT_ROWS
 
 if TYPE_CHECKING:
     from ipygpumem.features.ranks.collect import Ranks

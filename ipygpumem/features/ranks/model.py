@@ -12,7 +12,6 @@ from ipygpumem.features.lines.model import AllocationSite
 
 SCHEMA = 1  # schema version of the JSON data that `RankResult.to_dict` returns
 MAX_RANKS = 1 << 24
-DEFAULT_ROWS = 32  # default maximum number of rows per table
 _MAX_DEVICES = 1024
 _MAX_TEXT = 200  # maximum length of strings read from another process
 

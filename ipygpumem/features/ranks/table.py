@@ -10,9 +10,10 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, many, pair, size, usage_text
-from ipygpumem.features.history.model import ReportRow
-from ipygpumem.features.history.table import COLUMNS, HOST_NOTE, descending, row_cells, row_outcome
+from ipygpumem.features.history.model import SORT_COLUMNS, ReportRow
+from ipygpumem.features.history.table import HOST_NOTE, descending, row_cells, row_outcome
 from ipygpumem.features.outside.table import outside_sentence
+from ipygpumem.features.ranks import DEFAULT_ROWS
 from ipygpumem.features.ranks.comparison import (
     METRICS,
     DeviceUsage,
@@ -25,7 +26,7 @@ from ipygpumem.features.ranks.comparison import (
     slow_ranks,
     spreads,
 )
-from ipygpumem.features.ranks.model import DEFAULT_ROWS, RankInfo, RankResult
+from ipygpumem.features.ranks.model import RankInfo, RankResult
 
 _UUID_DIGITS = 8
 _MAX_LINES = 8
@@ -70,7 +71,7 @@ def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
     largest = max((row.peak or 0 for row in reported), default=0) or 1
     header = () if not reported else _HOST_HEADER if all(row.device == HOST for row in reported) else _HEADER
     if by != "rank":
-        rows = sorted(rows, key=lambda rank_row: descending(getattr(rank_row[1], COLUMNS[by], None)))
+        rows = sorted(rows, key=lambda rank_row: descending(getattr(rank_row[1], SORT_COLUMNS[by], None)))
     body = tuple(
         TableRow(
             result.name,

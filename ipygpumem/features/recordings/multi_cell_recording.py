@@ -49,7 +49,7 @@ class MultiCellRecording(Collector):
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
-        if samples is not None and any(track.count for track in samples.tracks.values()):
+        if samples is not None and any(track.count for track in tuple(samples.tracks.values())):
             self.recorder.windows = [*self.recorder.windows, samples][-_MAX_SAMPLED_CELLS:]
         if filename is not None and text is not None:
             self._sources[filename] = text

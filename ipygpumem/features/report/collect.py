@@ -44,4 +44,4 @@ class AccuracyNotesCollector(Collector):
                 self._noted.add((name, device.after.why))
                 notes.append(f"{name}: {_PROBLEMS[now]} ({device.after.why})")
         self.changed = bool(notes)
-        return with_notes(report, *notes)
+        return with_notes(report, *notes) if notes else report

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 
 from ipygpumem.core.reading import Accuracy, DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
-from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
+from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
 from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.processes.table import other_process_sentence
@@ -15,27 +16,8 @@ _MAX_ROWS = 3
 _ANSI = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}
 _FAINT = "2"
 _HTML_COLORS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
-
-_TEMPLATE = """\
-<div style="font-family:monospace;font-size:90%;line-height:1.5;margin:2px 0">
-{%- for row, used_grade, bar, bar_title in rows %}
-<div>
-{%- if bar %}<span style="display:inline-block;width:{{ width }}px;height:9px;border:1px solid #9ca3af;\
-margin-right:8px;overflow:hidden;white-space:nowrap" title="{{ bar_title }}">
-{%- for color, pixels in bar %}<span style="display:inline-block;height:9px;width:{{ pixels }}px;\
-background-color:{{ color }}"></span>{% endfor %}</span>{% endif -%}
-<b>{{ row.name }}</b>&ensp;
-{%- for metric in row.metrics or [no_change] %}<span title="{{ metric.grade or '' }}"
-{%- if metric.kind in colors %} style="border-bottom:2px solid {{ colors[metric.kind] }}"{% endif %}>\
-{{ metric.text }}</span>{% if row.used or not loop.last %} &middot; {% endif %}\
-{% endfor %}<span title="{% if used_grade %}device memory used by all processes, excluding driver reserved: \
-{{ used_grade }}{% endif %}">{{ row.used }}</span>\
-{% if loop.first %}&emsp;<span style="opacity:0.65">{{ caption }}</span>{% endif %}</div>
-{%- endfor %}
-{%- for note in notes %}
-<div style="opacity:0.75">{{ note }}</div>
-{%- endfor %}
-</div>"""
+_MONOSPACE = "font-family:monospace;font-size:90%;line-height:1.5;margin:2px 0"
+_BAR = "height:9px;border:1px solid #9ca3af;margin-right:8px;overflow:hidden;white-space:nowrap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +31,13 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
-    """Row of a short report for a device or the host: the values that changed and the memory in use."""
+    """Row of a short report for a device or the host: the values that changed, and the memory in use with its grade."""
 
     name: str
     metrics: tuple[Metric, ...]
     used: str
     device: DeviceReport | None = None
+    used_grade: Accuracy | None = None
 
 
 _NO_CHANGE = Metric("", "no change")
@@ -88,18 +71,12 @@ class ShortReport:
 
     def html(self) -> str:
         """Format the report as HTML, with a bar for each device and a tooltip for each grade."""
-        rows = [
-            (row, "", [], "") if row.device is None else (row, row.device.grades["used"], *_bar(row.device.after))
-            for row in self.rows
-        ]
-        return template(_TEMPLATE)(
-            rows=rows,
-            no_change=_NO_CHANGE,
-            caption=self.caption,
-            notes=[*self.outside, *self.processes, *self.notes],
-            width=BAR_PIXELS,
-            colors=_HTML_COLORS,
-        )
+        first, *others = map(_html_row, self.rows)
+        lines = [f'<div>{first}&emsp;<span style="opacity:0.65">{escape(self.caption)}</span></div>']
+        lines += [f"<div>{row}</div>" for row in others]
+        notes = [*self.outside, *self.processes, *self.notes]
+        lines += [f'<div style="opacity:0.75">{escape(note)}</div>' for note in notes]
+        return "\n".join([f'<div style="{_MONOSPACE}">', *lines, "</div>"])
 
 
 def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
@@ -108,11 +85,27 @@ def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     return {"text/plain": short.text(color=color), "text/html": short.html()}
 
 
-def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
-    """Return the bar of a device as a tuple ``(parts, tooltip)``, where each part is a tuple ``(color, pixels)``."""
+def _html_row(row: MetricsRow) -> str:
+    bar, title = "", ""
+    if row.device is not None:
+        bar = _bar(row.device.after)
+        title = f"device memory used by all processes, excluding driver reserved: {row.used_grade}"
+    metrics = [*map(_html_metric, row.metrics or (_NO_CHANGE,))]
+    if row.used:
+        metrics.append(f'<span title="{escape(title)}">{row.used}</span>')
+    return f"{bar}<b>{escape(row.name)}</b>&ensp;{' &middot; '.join(metrics)}"
+
+
+def _html_metric(metric: Metric) -> str:
+    color = _HTML_COLORS.get(metric.kind)
+    line = f' style="border-bottom:2px solid {color}"' if color else ""
+    return f'<span title="{escape(str(metric.grade or ""))}"{line}>{escape(metric.text)}</span>'
+
+
+def _bar(reading: DeviceReading) -> str:
     capacity = reading.capacity
     if not capacity or reading.in_use is None:
-        return [], ""
+        return ""
     sizes = {
         "tensors": reading.allocated or 0,
         "cache": (reading.cached or 0) + (reading.pending or 0),
@@ -121,9 +114,17 @@ def _bar(reading: DeviceReading) -> tuple[list[tuple[str, float]], str]:
     }
     # values that were read at different times or include shared memory can add up to more than the capacity
     whole = max(capacity, sum(sizes.values()))
-    parts = [(BAR_COLORS[name], round(BAR_PIXELS * nbytes / whole, 1)) for name, nbytes in sizes.items() if nbytes > 0]
+    parts = [
+        f'<span style="display:inline-block;height:9px;width:{round(BAR_PIXELS * nbytes / whole, 1)}px;'
+        f'background-color:{BAR_COLORS[name]}"></span>'
+        for name, nbytes in sizes.items()
+        if nbytes > 0
+    ]
     shares = ", ".join(f"{name} {nbytes / whole:.1%}" for name, nbytes in sizes.items())
-    return parts, f"shares of device memory: {shares}"
+    return (
+        f'<span style="display:inline-block;width:{BAR_PIXELS}px;{_BAR}" title="shares of device memory: {shares}">'
+        f"{''.join(parts)}</span>"
+    )
 
 
 def _rows(report: Report) -> list[MetricsRow]:
@@ -168,7 +169,7 @@ def _device_row(device: DeviceReport) -> MetricsRow:
     _add_sampled_peak(metrics, device)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
-    return MetricsRow(device.name, tuple(metrics), used, device)
+    return MetricsRow(device.name, tuple(metrics), used, device, grades["used"])
 
 
 def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:

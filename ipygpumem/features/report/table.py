@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.reading import PRELOAD_OFF, Accuracy, Baseline, Reading, breakdown
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text
-from ipygpumem.features.holders.model import Holders
-from ipygpumem.features.holders.table import holders_tables
-from ipygpumem.features.lines.model import PeakLines
-from ipygpumem.features.lines.table import line_table
-from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import insert_outside_tables, outside_table
 from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.short_report import report_notes, short_bundle
+
+if TYPE_CHECKING:
+    from ipygpumem.features.holders.model import Holders
+    from ipygpumem.features.lines.model import PeakLines
 
 _NEW_HOLDERS = 5
 
@@ -38,6 +38,8 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
     """Return the requested sections of a report, its full breakdown and the new holders as a MIME bundle."""
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
+        from ipygpumem.features.holders.table import holders_tables  # on first use, to save memory
+
         tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
     return tables_bundle([*_sections(report, include_outside=False), *tables, host])
 
@@ -49,7 +51,16 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
         if include_outside and (outside.libraries or outside.pools or outside.grade.trust != "unknown")
     ]
     peak_lines = () if report.recording is None else report.recording.peak_lines
-    return [*map(line_table, report.lines), *module_tables(report.modules), *outside, *peak_lines_tables(peak_lines)]
+    tables: list[Table] = []
+    if report.lines:
+        from ipygpumem.features.lines.table import line_table  # on first use, to save memory
+
+        tables += map(line_table, report.lines)
+    if report.modules:
+        from ipygpumem.features.modules.table import module_tables
+
+        tables += module_tables(report.modules)
+    return [*tables, *outside, *peak_lines_tables(peak_lines)]
 
 
 def report_tables(report: Report) -> list[Table]:

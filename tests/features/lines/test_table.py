@@ -61,7 +61,7 @@ def test_text():
 def test_html_has_only_inline_style_and_escaped_source():
     html = html_tables([line_table(DEVICE)])
     assert not re.search(r"<(script|style|svg|iframe|img|link)\b|\bclass=|\bon\w+=", html)
-    assert "for x in &#39;&lt;b&gt;&#39;:" in html
+    assert "for x in &#x27;&lt;b&gt;&#x27;:" in html
     assert "white-space:pre" in html
     assert html.count("60.0 MiB ×6") == 1
     assert "width:72px" in html, "30 of 40 MiB of a bar of 96 pixels"
