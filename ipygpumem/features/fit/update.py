@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import attempt
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     constants = _constants(optimizer)
     mode = fake.FakeTensorMode(allow_non_fake_inputs=False)
     trace = _trace(torch)
-    with import_module("torch.utils._python_dispatch")._disable_current_modes(), mode:
+    modes = import_module("torch.utils._python_dispatch")
+    with DeferredInterrupts(), modes._disable_current_modes(), mode:  # an exception could terminate the process
         copy = _without_parameters(optimizer)
         copies = {id(parameter): _like(torch, parameter).requires_grad_() for parameter in parameters}
         copy.param_groups = [

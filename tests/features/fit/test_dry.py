@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
+from ipygpumem.features.fit import update
 from ipygpumem.features.fit.dry.storage_log import StorageLog
 
 MIB = 1 << 20
@@ -332,6 +333,19 @@ def test_interrupts_while_pytorch_calls_python(monkeypatch):
         dry(step)
     assert "step" in [entry.name for entry in caught.traceback]
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_interrupts_while_an_update_is_computed(monkeypatch):
+    like = update._like
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return like(*arguments)
+
+    monkeypatch.setattr(update, "_like", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        update.computed_update(torch, torch.optim.SGD(nn.Linear(1, 1).parameters()))
+    assert caught.traceback[-1].name == "deliver"
 
 
 def test_caches_that_the_step_fills():
