@@ -80,8 +80,13 @@ def test_without_data(cpu_notebook):
     assert "64: 138.0 MiB (predicted 138.0 MiB)" in result.text
     assert "at 64        by phase: forward pass 138.0 MiB" in result.text
     assert cpu_notebook.shell.user_ns["calls"] == []
+    assert cpu_notebook.run("layer = torch.nn.Linear(64, 64)").success
+    statement = "layer(torch.ones(batch << 10, 64)).square().sum().backward()"
+    result = cpu_notebook.run(f"%gpumem fit --dry --advise --on '24 GiB' batch=1..64 {statement}")
+    assert "save_on_cpu" in result.text
+    assert "is not predicted" not in result.text
     reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 torch.ones(batch).sum().item()").text
-    assert "In [3]:1 (torch.ones(batch).sum().item()) needs the value of a tensor (as do item()" in reason
+    assert "In [5]:1 (torch.ones(batch).sum().item()) needs the value of a tensor (as do item()" in reason
     error = cpu_notebook.run("%gpumem fit --dry batch=1..64 step(batch)").error
     assert "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 
@@ -113,7 +118,7 @@ def test_exceptions_restore_the_names(notebook):
         ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, got 'many'"),
         ("--on many batch=1..64 step(batch)", "'many' is not a size"),
         ("--most 80% batch=1..64 step(batch)", "0.8 is not between 0 and 0.5"),
-        ("--dry --advise batch=1..64 step(batch)", "--advise and --try require runs on a GPU"),
+        ("--dry --try batch=1..64 step(batch)", "--try requires runs on a GPU, and cannot be combined with --dry"),
         ("--nonsense batch=1..64 step(batch)", "unrecognized arguments: --nonsense"),
     ],
 )

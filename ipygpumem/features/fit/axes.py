@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
@@ -60,6 +60,10 @@ class Axis(PlainData):
     def first_run(self) -> int:
         """Smallest value to run; not 1 if possible, because operations on a single element may return views."""
         return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
+
+    def until(self, last: int) -> Axis:
+        """Return the axis without the values that are greater than ``last``."""
+        return replace(self, sizes=self.sizes[: bisect_right(self.sizes, last)])
 
     def at_least(self, value: int) -> int:
         """Return the smallest size that is not less than ``value``, or the largest size if there is none."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
+from ipygpumem.features.fit.advice.blocks import checkpointing
+from ipygpumem.features.fit.advice.contexts import StepContext, applicable
 from ipygpumem.features.fit.advice.model import Trial
-from ipygpumem.features.fit.advice.trials import run_trials
 from ipygpumem.features.fit.axes import Axis
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Combination, Fit
@@ -27,6 +28,12 @@ from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.dry.runner import NoUpdates
+    from ipygpumem.features.fit.update import Updates
+
+_MAX_DIFFERENCE = 0.005
+"""Largest difference between the sizes of the tensors before two predictions that are compared, as a share."""
 _ROWS = 6
 """Number of values of the second variable for which the largest sizes are shown."""
 
@@ -55,7 +62,7 @@ def fit(
         margin: Share of the memory that remains free at the recommended size.
         on: Memory of another GPU, such as ``"24 GiB"``, on which to find the sizes that fit; by default, this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
-        try_changes: Whether to run the step also with activation checkpointing, to check predictions of changes.
+        try_changes: Whether to also run the step with changes that `Fit.advice` predicts, to check the predictions.
         dry: Whether to run the step without data and to estimate its memory usage, for which no GPU is required.
         device: With ``dry``, the memory of the GPU, such as ``"80 GiB"``, or the name of a GPU in this machine.
 
@@ -88,40 +95,105 @@ def fit_step(
     if not 0 < most <= MAX_SHARE:
         raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
-    context: Any = contextvars.copy_context()  # so that the step does not change context variables of the program
-    code = replace(
-        code, run=functools.partial(context.run, code.run), sources=sources, numbers=_execution_counts(sources)
-    )
-    runner: StepRunner | DryRunner = DryRunner(code, on) if dry else StepRunner(current(), code)
-    ranks = RankCommunicator()
-    search = Search(code, runner, ranks, on, 1.0 if dry else most)
+    code = replace(code, sources=sources, numbers=_execution_counts(sources))
+    options: dict[str, Any] = {"on": on, "most": 1.0 if dry else most, "dry": dry}
+    search = _search(code, **options)
+    advisor: Advisor | None = None
+    trials: list[Trial] = []
+
+    def run(saved: SavedState, updates: Updates | NoUpdates) -> str:
+        nonlocal advisor
+        __tracebackhide__ = True
+        refusal = search.run(saved, updates)
+        if search.scaled is not None and search.capacity is not None:
+            facts = search.observations.facts(search.scaled, updates)
+            small = [probe for probe in search.probes if probe.role != "verification"]
+            ends = map(max, zip(*[probe.size for probe in small], strict=True))
+            axes = tuple(axis.until(end) for axis, end in zip(code.axes, ends, strict=True))
+            contexts = applicable(search, saved.objects.tensors, facts, max(probe.allocated for probe in small))
+            kept = search.scaled.step_requests.base[-1]
+            run_contexts = partial(_run_contexts, replace(code, axes=axes), contexts, kept, trials, **options)
+            advisor = Advisor(search.scaled, facts, code.axes, search.capacity, run_contexts)
+            trials.extend(_run_checkpointed(search, advisor) if try_changes else ())
+        return refusal
+
     try:
-        runner.start()
-        ranks.join()
-        saved = _saved_state(runner, code)
-    except FitError as refusal:
+        refusal_text = _run(search, run)
+        if advisor is not None and try_changes:
+            _ = advisor.in_contexts  # adds to the trials
+        return _result(search, margin, refusal_text, advisor, trials)
+    except FitError as refusal:  # before the first run, or another rank has failed
         return _result(search, margin, str(refusal))
-    advisor, trials = None, []
+
+
+def _search(code: StepCode, on: Any, most: Any, dry: Any) -> Search:
+    context: Any = contextvars.copy_context()  # so that the step does not change context variables of the program
+    code = replace(code, run=partial(context.run, code.run))
+    runner: StepRunner | DryRunner = DryRunner(code, on) if dry else StepRunner(current(), code)
+    return Search(code, runner, RankCommunicator(), on, most)
+
+
+def _run(search: Search, run: Callable[[SavedState, Any], str]) -> str:
+    """Call a function that runs the step, and restore the state of the step. Return the result of the function."""
+    __tracebackhide__ = True
+    runner = search.runner
+    runner.start()
+    search.ranks.join()
+    saved = _saved_state(runner, search.code)
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
             with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
-                refusal_text = search.run(saved, updates)
-                if isinstance(runner, StepRunner) and search.scaled is not None and search.capacity is not None:
-                    facts = search.observations.facts(search.scaled, updates)
-                    advisor = Advisor(search.scaled, facts, code.axes, search.capacity)
-                    trials = [*run_trials(search, runner, advisor)] if try_changes else []
+                return run(saved, updates)
         finally:
             search.files.__exit__()
             search.notes += [*search.files.notes(), *saved.restore(), *runner.close()]
-    try:
-        return _result(search, margin, refusal_text, advisor, trials)
-    except FitError as refusal:  # another rank has failed
-        return _result(search, margin, str(refusal))
+
+
+def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
+    """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
+
+    These runs need less memory than the run without activation checkpointing. In a distributed program, there are no
+    such runs, because the ranks could choose different blocks.
+    """
+    size = max(probe.size for probe in search.probes)
+    step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
+    for blocks in advisor.selections(step, size[0], 2) if search.ranks.world == 1 else ():
+        name = advisor.selection_name(blocks)
+        predicted = advisor.checkpointed(step, blocks).predict(size[0]).allocated
+        try:
+            with checkpointing([search.observations.blocks[block] for block in blocks]):
+                measured = search.runner.run(size).peaks[search.index].allocated
+        except Exception as error:
+            search.notes.append(f"With {name}, the step failed: {first_line(error)}")
+            continue
+        yield Trial(name, size, predicted, measured)
+
+
+def _run_contexts(
+    code: StepCode, contexts: Iterable[StepContext], kept: int, trials: list[Trial], **options: Any
+) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
+    """Predict the step from runs in context managers. Yield each context manager, and the prediction or a reason.
+
+    ``kept`` is the size of the tensors that the step does not free. The largest runs are added to ``trials``.
+    """
+    for context in contexts:
+        search = _search(code, **options)
+        search.runner.context = context.manager
+        try:
+            reason = _run(search, search.run)
+        except Exception as error:
+            reason = str(error) if isinstance(error, FitError) else f"the step failed: {first_line(error)}"
+        if search.scaled is not None:
+            last, difference = search.probes[-1], abs(search.scaled.step_requests.base[-1] - kept)
+            trials.append(Trial(context.name, last.size, last.predicted or 0, last.allocated))
+            if difference > _MAX_DIFFERENCE * last.allocated and not search.runner.keeps_contents:
+                reason = "the size of other tensors has changed: run fit again"
+        yield context, reason or search.scaled or ""
 
 
 def _saved_state(runner: StepRunner | DryRunner, code: StepCode) -> SavedState:
     try:
-        return SavedState(runner.torch, code.roots, code.namespaces, contents=not runner.keeps_contents)
+        return SavedState(runner.torch, code.roots(), code.namespaces, contents=not runner.keeps_contents)
     except IpyGpuMemError as error:
         raise FitError(str(error)) from None
     except Exception as error:
@@ -148,7 +220,6 @@ def _result(
             values["pieces"] = scaled.pieces(axes[0].first, axes[0].last)
         else:
             values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))
-        values["_scaled"] = scaled
         values |= {"_advisor": advisor, "trials": tuple(trials)}
     return Fit(
         step=search.code.text,

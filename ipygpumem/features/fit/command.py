@@ -22,11 +22,11 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
     notebook.claim_cell()
     tries = vars(arguments)["try"]
-    if arguments.dry and (tries or arguments.advise):
-        raise OptionError("--advise and --try require runs on a GPU, and cannot be combined with --dry")
+    if arguments.dry and tries:
+        raise OptionError("--try requires runs on a GPU, and cannot be combined with --dry")
     options = {"margin": arguments.margin, "on": arguments.on, "most": arguments.most}
     result = fit_step(code, **options, try_changes=tries, dry=arguments.dry)
-    advises = arguments.advise or tries or not (result.fits or arguments.dry)
+    advises = arguments.advise or tries or not result.fits
     advice = result.advice() if advises and not result.refusal else None
 
     def show() -> None:
@@ -82,7 +82,7 @@ FIT = Command(
             ("--dry",), None, "estimate without running the step on the GPU, also for a GPU that is not in this machine"
         ),
         Option(("--advise",), None, "show changes of the program that reduce the memory usage of the step"),
-        Option(("--try",), None, "also run the step with activation checkpointing, to check the predicted changes"),
+        Option(("--try",), None, "also run the step with such changes, to check the predictions"),
         Option(("--json",), None, "print the result as JSON"),
         Option(("-v", "--var"), "NAME", "store the result in this variable"),
         Option(("-q", "--quiet"), None, "show nothing"),

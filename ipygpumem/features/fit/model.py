@@ -15,7 +15,6 @@ from ipygpumem.snapshot.scaling.results import Prediction, PredictionPiece
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.advisor import Advisor
     from ipygpumem.snapshot.queries.groups import Group
-    from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 
 Role: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification"]
 
@@ -101,7 +100,6 @@ class Fit(PlainData, TableRepr):
     refusal: str = ""
     notes: tuple[str, ...] = ()
     estimated: bool = False
-    _scaled: ScaledRecording | None = field(default=None, metadata={"key": None}, compare=False)
     _advisor: Advisor | None = field(default=None, metadata={"key": None}, compare=False)
 
     written_properties = ("error",)
@@ -143,19 +141,18 @@ class Fit(PlainData, TableRepr):
         keys = {"line": "line", **({"module": "metadata", "phase": "context"} if self.estimated else {})}
         if by not in keys:
             raise OptionError(f"the breakdown by {by!r} is not available: choose from {', '.join(keys)}")
-        return self._require_scaled().breakdown(size, keys[by])
+        return self._require_advisor().scaled.breakdown(size, keys[by])
 
     def advice(self, *size: int) -> Advice:
         """Predict changes of the program that reduce the memory usage at a size.
 
-        By default, this is the largest size that fits, or the smallest size if none fits. Raises the same errors as
-        `predict`.
+        By default, this is the largest size that fits, or the smallest size if none fits. The first call runs the step
+        at small sizes, with autocast and with saved tensors in host memory, and restores its state as `fit` does.
+        Raises the same errors as `predict`.
         """
         size = size or self._largest_size()
         self._prediction(size)  # checks the size
-        if self._advisor is None:
-            raise OptionError(f"{self.step} has no recorded runs from which changes could be predicted")
-        return self._advisor.advice(size)
+        return self._require_advisor().advice(size)
 
     def _largest_size(self) -> Size:
         fitting = [item for item in self.combinations if item.largest is not None]
@@ -170,11 +167,11 @@ class Fit(PlainData, TableRepr):
         return fit_tables(self)
 
     def _prediction(self, size: Size) -> Prediction:
-        return self._require_scaled().predict(size)
+        return self._require_advisor().scaled.predict(size)
 
-    def _require_scaled(self) -> ScaledRecording:
-        if self._scaled is None:
+    def _require_advisor(self) -> Advisor:
+        if self._advisor is None:
             raise OptionError(f"the memory usage of {self.step} cannot be predicted: {self.refusal}")
-        return self._scaled
+        return self._advisor
 
     __repr__ = TableRepr.__str__

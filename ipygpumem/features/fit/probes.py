@@ -16,10 +16,12 @@ from ipygpumem.core.introspection import gc_paused
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
+from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
+from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
@@ -30,9 +32,12 @@ from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from ipygpumem.features.fit.advice.blocks import ModelBlock
     from ipygpumem.features.fit.step_objects import StepObjects
+    from ipygpumem.measurement.runtime import EventPosition
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 
 class FitError(Exception):
@@ -66,8 +71,12 @@ class RecordedStep:
 
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
-    recorder: Recorder | None = None
+    recorder: Any = None
     observer: StepObserver | None = None
+
+    def last_event(self, timeline: Timeline) -> Callable[[EventPosition], int]:
+        """Return a function that returns the last event before a position. `EventLookup` describes the errors."""
+        return EventLookup(timeline, self.recorder).event
 
     def step(self, device: int) -> StepRecording:
         """Return the events of a recorded run on a device, without the release of the cache after the run."""
@@ -79,8 +88,13 @@ class RecordedStep:
 
 
 class StepRunner:
-    """Runs a step and measures its memory usage. The attribute ``torch`` is the module torch."""
+    """Runs a step and measures its memory usage.
 
+    The attribute ``torch`` is the module torch. The step runs in the context manager that ``context(self)`` returns.
+    """
+
+    contexts = (AUTOCAST, OFFLOADING)
+    """Changes that can be predicted from runs in a context manager."""
     keeps_contents = False
     """Whether runs leave the contents of existing tensors unchanged."""
 
@@ -95,6 +109,7 @@ class StepRunner:
         self._collects = gc.isenabled()
         self._observer: StepObserver | None = None
         self._user_stats: dict[int, Any] = {}
+        self.context: Callable[[Any], Any] = contextlib.nullcontext
 
     def start(self) -> None:
         """Check that allocations can be recorded, and create a CUDA context if there is none.
@@ -139,7 +154,7 @@ class StepRunner:
             if recorder is not None:
                 recorder.start()
             # a garbage collection at a random moment would make runs differ
-            with gc_paused(), observer or contextlib.nullcontext():
+            with gc_paused(), observer or contextlib.nullcontext(), self.context(self):
                 check_result(self._code.text, self._code.run(size))
             after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
             reached = after | scope.reached  # the step itself may have reset the peaks
@@ -156,6 +171,10 @@ class StepRunner:
             if recorder is not None:
                 recorder.stop()
             gc.collect(1)
+
+    def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
+        """Return an observer for a run."""
+        return StepObserver(self.torch, blocks)
 
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
@@ -181,6 +200,9 @@ class StepRunner:
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)
         self._runtime.peaks.restore_user_stats(self._user_stats)
+        if self.context is OFFLOADING.manager:
+            with contextlib.suppress(AttributeError):  # not all versions of PyTorch can free cached host memory
+                self.torch._C._host_emptyCache()
         return []
 
     def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> Updates:

@@ -16,7 +16,7 @@ from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner, NoUpdates
 from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, FitError, RecordedStep, StepRunner, growing_bytes
+from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.state import SavedState
@@ -85,7 +85,7 @@ class Search:
     def run(self, saved: SavedState, updates: Updates | NoUpdates) -> str:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-        self.observations = StepObservations(self.runner.torch, saved.objects)
+        self.observations = StepObservations(self.runner, saved.objects)
         runs = self._runs(saved.objects, updates)
         probe: Any = None
         try:
@@ -173,8 +173,7 @@ class Search:
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
         self._steps.append((size, step))
-        if isinstance(recorded, RecordedStep):
-            self.observations.add(step, recorded)
+        self.observations.add(step, recorded)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used > self._allowance(self.index):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ class StepCode:
         text: The statement, with possible secrets replaced by ``***``, or the name of the function.
         axes: Variables that determine the size.
         run: Function that runs the step at a size.
-        roots: Objects, by name, at which the search for the state of the step begins.
+        roots: Function that returns the objects, by name, at which the search for the state of the step begins.
         namespaces: Global variables, and the names of those that the statement may set.
         sources: Source code of notebook cells by file name.
         numbers: Execution counts of notebook cells by file name.
@@ -30,14 +31,14 @@ class StepCode:
     text: str
     axes: tuple[Axis, ...]
     run: Callable[[Size], Any]
-    roots: Mapping[str, Any]
+    roots: Callable[[], Mapping[str, Any]]
     namespaces: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 def function_step(step: Any, sizes: Any) -> StepCode:
-    """Return the `StepCode` of a function that runs one step.
+    """Return the `StepCode` of a function that runs one step. The object of a bound method is not kept alive.
 
     Raises:
         OptionError: ``step`` is not a function, or the sizes are invalid.
@@ -47,17 +48,31 @@ def function_step(step: Any, sizes: Any) -> StepCode:
         raise OptionError(f"step must be a function that runs one step at a given size, not an object of type {kind}")
     name = getattr(step, "__name__", type(step).__name__)
     _check_function(name, step)
+    reference = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda function=step: function
+
+    def existing() -> Any:
+        function = reference()
+        if function is None:
+            raise OptionError(f"the object of the method {name} no longer exists")
+        return function
+
     if isinstance(sizes, Mapping):
         axes = check_axes([checked_axis(key, values) for key, values in sizes.items()])
         if not axes:
             raise OptionError("sizes is empty: expected a range, or a dict from names to ranges")
         names = [axis.name for axis in axes]
-        return StepCode(name, axes, lambda size: step(**dict(zip(names, size, strict=True))), {name: step})
+
+        def run(size: Size) -> Any:
+            __tracebackhide__ = True
+            return existing()(**dict(zip(names, size, strict=True)))
+
+        return StepCode(name, axes, run, lambda: {name: existing()})
     try:
         parameter = next(iter(inspect.signature(step).parameters), "size")
     except (TypeError, ValueError):  # a built-in function
         parameter = "size"
-    return StepCode(name, (checked_axis(parameter, sizes),), lambda size: step(*size), {name: step})
+    axes = (checked_axis(parameter, sizes),)
+    return StepCode(name, axes, lambda size: existing()(*size), lambda: {name: existing()})
 
 
 def _check_function(name: str, function: Any) -> None:
@@ -96,7 +111,9 @@ def statement_step(
         variables.update({axis.name: value for axis, value in zip(axes, size, strict=True)})
         return run()
 
-    roots = {name: variables[name] for name in names & variables.keys()}
+    def roots() -> dict[str, Any]:
+        return {name: variables[name] for name in names & variables.keys()}
+
     return StepCode(redact_code(text), axes, at, roots, ((variables, frozenset(names)),))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
+from fakes.allocation_mode import AllocationMode
 from ipygpumem import OptionError
 from ipygpumem.features.fit.advice.blocks import ModelBlockName, block_expressions
+from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
+from ipygpumem.features.fit.probes import StepRunner
 from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 32
@@ -21,7 +25,32 @@ SIZE = 32
 
 @pytest.fixture(autouse=True)
 def located(allocations, monkeypatch):
+    monkeypatch.setattr(StepRunner, "contexts", ())
     monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *args: allocations.storage_locations(*args))
+
+
+@pytest.fixture
+def offloading(monkeypatch):
+    """Replace ``save_on_cpu`` by hooks that store tensors outside the fake GPU."""
+
+    def save_on_cpu(pin_memory):
+        assert pin_memory
+
+        def pack(tensor):
+            with AllocationMode.paused():
+                return tensor.detach().clone()
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, torch.clone)
+
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", save_on_cpu)
+
+
+@pytest.fixture
+def contexts(offloading, monkeypatch):
+    """Predict changes by context managers, with autocast for host tensors."""
+    autocast = torch.autocast
+    monkeypatch.setattr(StepRunner, "contexts", (AUTOCAST, OFFLOADING))
+    monkeypatch.setattr(torch, "autocast", lambda _, **options: autocast("cpu", **options))
 
 
 class Block(nn.Module):
@@ -267,22 +296,63 @@ def test_variables_that_the_step_does_not_use(monkeypatch):
     assert change.allocated == training.measured(100)
 
 
-def test_trials():
-    """The step runs with activation checkpointing, and the model is as before."""
-    training = Training(Transformer(), words)
+class TrainingInContext(Training):
+    """Training whose forward pass runs in a context manager, as in the code that is shown to users."""
+
+    code = "with torch.enable_grad():"
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        for _ in range(self.parts):
+            with eval(self.code.partition("\n")[0][len("with ") : -1]):  # noqa: S307
+                loss = self.model(self.make_input(batch // self.parts))
+            loss.backward()
+            del loss
+        self.optimizer.step()
+
+
+@pytest.fixture
+def sizes_run(monkeypatch):
+    """Return a list of the sizes at which steps have run."""
+    result, run = [], StepRunner.run
+
+    def counted(runner, size, **options):
+        result.append(size)
+        return run(runner, size, **options)
+
+    monkeypatch.setattr(StepRunner, "run", counted)
+    return result
+
+
+def test_trials(contexts, sizes_run):
+    """The step runs with activation checkpointing and in context managers, and is then as before."""
+    training = TrainingInContext(Transformer(), words)
+    training.step(2)
     training.model.gradient_checkpointing_enable = lambda *_: None  # as models of transformers
+    backward, before = torch.autograd.backward, [parameter.clone() for parameter in training.model.parameters()]
     result = ipygpumem.fit(training.step, range(1, 129), most=0.00005, try_changes=True)
-    size = max(probe.size for probe in result.probes)
-    assert [trial.name for trial in result.trials] == [f"checkpoint {count} of 3 blocks" for count in (1, 2, 3)]
-    assert {trial.size for trial in result.trials} == {size}
+    size = max(sizes_run)
+    checkpointed = [f"checkpoint {count} of 3 blocks" for count in (1, 2, 3)]
+    assert [trial.name for trial in result.trials] == [*checkpointed, "bf16 autocast", "save_on_cpu"]
+    assert [trial.size for trial in result.trials] == 3 * [size] + 2 * [(8,)]
     assert all(trial.error == 0 for trial in result.trials)
     assert result.trials[2].measured <= result.trials[0].measured < result.predict(*size)
     assert not any("forward" in vars(module) for module in training.model.modules())
-    text = str(result.advice(SIZE))
+    assert torch.autograd.backward is backward
+    assert all(map(torch.equal, before, training.model.parameters()))
+    sizes_run.clear()
+    advice = result.advice(SIZE)
+    assert not sizes_run, "the changes have been predicted"
+    text = str(advice)
     assert 'self.model.gradient_checkpointing_enable({"use_reentrant": False})' in text
     assert text.count("for block in") == 1, "the code of one of these changes"
-    assert f"runs with changes at the size {size[0]}" in str(result)
+    assert "runs with changes" in str(result)
     assert json.loads(json.dumps(result.to_dict()))["trials"][0]["size"] == list(size)
+    for change in advice:
+        if change.kind in {"precision", "offloading"}:
+            training.code = change.code
+            training.step(2)
+            assert change.allocated == training.measured(SIZE)
 
 
 def test_trials_that_fail(monkeypatch):
@@ -303,6 +373,65 @@ def test_trials_that_fail(monkeypatch):
     assert not any("forward" in vars(module) for module in training.model.modules())
 
 
+def test_contexts_that_are_not_predicted(contexts, sizes_run, monkeypatch):
+    training = TrainingInContext(Layers(), lambda batch: torch.randn(batch, 128))
+    training.step(2)
+    result = ipygpumem.fit(training.step, range(1, 129), most=0.0001)
+    assert len(sizes_run) <= 6
+    sizes_run.clear()
+    training.make_input = lambda batch: torch.randn(batch, 128 + torch.is_autocast_enabled("cpu"))
+    monkeypatch.setitem(globals(), "outputs", torch.zeros(1 << 16))
+    failed, changed = result.advice(100).notes
+    assert failed.startswith(
+        "bf16 autocast is not predicted: the step failed: mat1 and mat2 shapes cannot be multiplied"
+    )
+    assert changed == "save_on_cpu is not predicted: the size of other tensors has changed: run fit again."
+    assert result.advice(2).notes == (failed, changed)
+    assert sizes_run == [(2,), (2,), (2,), (4,), (2,), (8,)], "the step runs once for all sizes"
+    training.code, training.make_input = AUTOCAST.code, lambda batch: torch.randn(batch, 128)
+    result = ipygpumem.fit(training.step, range(1, 129), most=0.0001)
+    reference = weakref.ref(training)
+    del training
+    gc.collect()
+    assert reference() is None, "the result does not refer to the model"
+    assert result.advice(100).notes == (
+        "save_on_cpu is not predicted: the object of the method step no longer exists.",
+    )
+
+
+ESTIMATED = {
+    "accumulate gradients over 4 parts": lambda training, _: setattr(training, "parts", 4),
+    "bf16 autocast": lambda training, code: setattr(training, "code", code),
+    "bf16 parameters": lambda training, _: training.model.to(torch.bfloat16),
+    "checkpoint 1 of 1 block": lambda training, code: exec(code, {"self": training}),  # noqa: S102
+}
+"""Functions that change a step on tensors without data."""
+
+
+def test_estimated_changes(offloading):
+    """Predictions without a GPU agree with estimates of the changed step. Durations are unknown."""
+
+    def estimate(change=None):
+        training = TrainingInContext(Layers(), None, torch.optim.AdamW)
+        training.make_input = lambda batch: torch.randn(batch << 12, 128, dtype=training.model.layers[0].weight.dtype)
+        if change is not None:
+            ESTIMATED[change.name](training, change.code)
+        return ipygpumem.fit(training.step, range(1, 9), dry=True, device="1 GiB"), training
+
+    result, training = estimate()
+    changes = {change.name: change for change in result.advice(8)}
+    assert {change.added_time for change in changes.values()} == {None}
+    assert "added time" not in str(result.advice(8))
+    for name in ESTIMATED:
+        assert changes[name].allocated == estimate(changes[name])[0].predict(8), name
+    assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
+    assert not training.optimizer.state
+    training.code = changes["save_on_cpu"].code
+    training.step(2)
+    workspaces = 2 * 8320 * 1024 + (1 << 20)
+    assert changes["save_on_cpu"].allocated - workspaces == pytest.approx(training.measured(8), rel=0.0002)
+
+
 def test_nothing_to_change():
     model = nn.Linear(64, 64)
 
@@ -311,8 +440,6 @@ def test_nothing_to_change():
 
     result = ipygpumem.fit(step, range(1, 129), most=0.00001)
     assert [change.kind for change in result.advice()] in ([], ["settings"])
-    with pytest.raises(OptionError, match="no recorded runs from which changes"):
-        ipygpumem.fit(step, range(1, 129), dry=True, device="2 GiB").advice()
     with pytest.raises(OptionError, match="must have 1 value"):
         result.advice(1, 2)
     with pytest.raises(OptionError, match="cannot be predicted"):

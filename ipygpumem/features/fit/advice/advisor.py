@@ -6,15 +6,17 @@ Saved bytes are never added up, because another part of the step may determine t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
-from ipygpumem.features.fit.advice.candidates import Candidate
+from ipygpumem.features.fit.advice.contexts import StepContext
 from ipygpumem.features.fit.advice.facts import StepFacts
-from ipygpumem.features.fit.advice.model import Advice, PredictedChange
+from ipygpumem.features.fit.advice.model import Advice, Candidate, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Axis, Size
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
@@ -43,31 +45,37 @@ _SHORT = (np.asarray([0]), np.asarray([1]))
 """Relative positions of the allocation and the free of a tensor that is freed immediately."""
 
 
+@dataclass(frozen=True, eq=False)
 class Advisor:
     """Predicts how much changes of a program reduce the memory usage of a step.
 
-    Args:
+    Attributes:
         scaled: The prediction of the step.
         facts: Observations of the step.
         axes: Variables that determine the size.
         capacity: Memory that PyTorch can use.
+        run_contexts: Function that runs the step in context managers that can reduce the memory usage.
     """
 
-    def __init__(self, scaled: ScaledRecording, facts: StepFacts, axes: tuple[Axis, ...], capacity: int) -> None:
-        self._scaled, self._facts, self._axes, self._capacity = scaled, facts, axes, capacity
+    scaled: ScaledRecording
+    facts: StepFacts
+    axes: tuple[Axis, ...]
+    capacity: int
+    run_contexts: Callable[[], Iterable[tuple[StepContext, ScaledRecording | str]]]
 
     def advice(self, size: Size) -> Advice:
         """Return the changes that reduce the peak at a size by at least 1%."""
-        step = self._scaled if len(size) == 1 else self._scaled.at(1, size[1])
+        step = self.scaled if len(size) == 1 else self.scaled.at(1, size[1])
         first = size[0]
         current = self._predicted(Candidate("as it is", None, step, 0.0, ""), first)
-        changes = []
+        changes, notes = [], list[str]()
         candidates = itertools.chain(
             self._checkpointing(step, first),
             self._accumulation(step, first),
-            set_to_none(self._facts, step, first),
-            other_options(self._facts, step),
+            set_to_none(self.facts, step, first),
+            other_options(self.facts, step),
             self._loss_in_chunks(step, first),
+            self._in_contexts(size, notes),
             self._settings(step),
             self._unused_variables(step),
         )
@@ -78,7 +86,12 @@ class Advisor:
                 before, after = current.reserved, change.reserved
             if after <= (1 - _MIN_SAVED) * before:
                 changes.append(change)
-        return Advice(size, self._axes[0].name, current, tuple(changes))
+        return Advice(size, self.axes[0].name, current, tuple(changes), tuple(notes))
+
+    @cached_property
+    def in_contexts(self) -> list[tuple[StepContext, ScaledRecording | str]]:
+        """Context managers, and the predictions of the step in them or the reasons why there are none."""
+        return list(self.run_contexts())
 
     def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
         """Return the step with activation checkpointing of some blocks."""
@@ -87,9 +100,9 @@ class Advisor:
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
         """Return groups of blocks to checkpoint: the one that saves most at the peak per added second is first."""
         seconds: dict[int, float] = {}
-        for call in self._facts.calls:
+        for call in self.facts.calls:
             seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
-        kinds = {block: self._facts.blocks[block].type for block in seconds}
+        kinds = {block: self.facts.blocks[block].type for block in seconds}
         of_kind: dict[str, list[float]] = {}
         for block, kind in kinds.items():
             of_kind.setdefault(kind, []).append(seconds[block])
@@ -106,12 +119,12 @@ class Advisor:
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
         chosen = [sorted(block for unit in order[:end] for block in unit) for end in ends]
-        every = sorted({call.block for call in self._facts.calls})
+        every = sorted({call.block for call in self.facts.calls})
         return chosen if not chosen or chosen[-1] == every else [*chosen, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
         """Return the name of the change that checkpoints blocks, such as ``checkpoint 6 of 12 blocks``."""
-        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self._facts.calls}), 'block')}"
+        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.facts.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
         edit = StepEdit(step)
@@ -120,24 +133,24 @@ class Advisor:
         return edit
 
     def _calls(self, blocks: Sequence[int]) -> list[ModuleCall]:
-        return [call for call in self._facts.calls if call.block in blocks]
+        return [call for call in self.facts.calls if call.block in blocks]
 
     def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
-        total = len({call.block for call in self._facts.calls})
+        total = len({call.block for call in self.facts.calls})
         for blocks in self.selections(step, size, _ROWS):
             seconds = sum(call.seconds for call in self._calls(blocks))
-            names = [self._facts.blocks[block] for block in blocks]
+            names = [self.facts.blocks[block] for block in blocks]
             yield Candidate(
                 self.selection_name(blocks),
                 "checkpointing",
                 self.checkpointed(step, blocks),
-                seconds / self._facts.seconds if self._facts.seconds else None,
+                seconds / (self.facts.seconds or 1),
                 checkpoint_code(names, total),
                 ", ".join(block_expressions(names)),
             )
 
     def _accumulation(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
-        updates = self._facts.updates
+        updates = self.facts.updates
         if not updates or updates[0].begin <= step.step_requests.backward:
             return
         edit = StepEdit(step)
@@ -155,7 +168,7 @@ class Advisor:
         edit.start[gradients] = edit.time(0) + 1 + order
         accumulated = edit.apply()
         for parts in _PARTS:
-            if size // parts >= self._axes[0].first_run:
+            if size // parts >= self.axes[0].first_run:
                 code = (
                     "optimizer.zero_grad()\n"
                     f"for part in range({parts}):\n"
@@ -163,17 +176,15 @@ class Advisor:
                     f"    (loss / {parts}).backward()\n"
                     "optimizer.step()"
                 )
-                note = "batch normalization uses the statistics of each part" if parts == _PARTS[0] else ""
-                yield Candidate(
-                    f"accumulate gradients over {parts} parts", "accumulation", accumulated, None, code, note, parts
-                )
+                name = f"accumulate gradients over {parts} parts"
+                yield Candidate(name, "accumulation", accumulated, None, code, parts=parts)
 
     def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
         """Yield the step in which the output of the last layer and the loss are computed in chunks.
 
         The output is often the largest tensor. Chunks are recomputed in the backward pass, one at a time.
         """
-        calls, edit, requests = self._facts.calls, StepEdit(step), step.step_requests
+        calls, edit, requests = self.facts.calls, StepEdit(step), step.step_requests
         if not calls:
             return
         begin, end = max(call.end for call in calls), min(call.backward for call in calls)
@@ -194,12 +205,21 @@ class Advisor:
             f"loss in {_CHUNKS} chunks", "loss", edit.apply(), None, _LOSS_CODE, "recomputes the last layer"
         )
 
+    def _in_contexts(self, size: Size, notes: list[str]) -> Iterator[Candidate]:
+        """Yield the step in context managers. Append to ``notes`` the reasons why some cannot be predicted."""
+        for context, scaled in self.in_contexts:
+            if isinstance(scaled, str):
+                notes.append(f"{context.name} is not predicted: {scaled}.")
+            else:
+                step = scaled if len(size) == 1 else scaled.at(1, size[1])
+                yield Candidate(context.name, context.kind, step, None, context.code, context.note)
+
     def _unused_variables(self, step: ScaledStep) -> Iterator[Candidate]:
         """Yield the step after the variables that it does not use have been deleted."""
         edit = StepEdit(step)
-        names = [name for name, blocks in self._facts.unused if len(blocks)]
+        names = [name for name, blocks in self.facts.unused if len(blocks)]
         if names:
-            edit.block_factor[np.concatenate([blocks for _, blocks in self._facts.unused]).astype(np.int64)] = 0
+            edit.block_factor[np.concatenate([blocks for _, blocks in self.facts.unused]).astype(np.int64)] = 0
             code = f"del {', '.join(names)}"
             shown = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
             yield Candidate(shown, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
@@ -211,10 +231,10 @@ class Advisor:
             yield Candidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
 
     def _predicted(self, candidate: Candidate, size: int) -> PredictedChange:
-        parts, settings, axis = candidate.parts, candidate.settings, self._axes[0]
+        parts, settings, axis = candidate.parts, candidate.settings, self.axes[0]
         prediction = candidate.step.predict(-(-size // parts), settings=settings)
         largest = candidate.step.largest(
-            self._capacity, first=-(-axis.first // parts), last=max(axis.last // parts, 1), settings=settings
+            self.capacity, first=-(-axis.first // parts), last=max(axis.last // parts, 1), settings=settings
         )
         return PredictedChange(
             candidate.name,
@@ -222,7 +242,7 @@ class Advisor:
             prediction.allocated,
             prediction.reserved,
             None if largest is None else axis.at_most(largest * parts),
-            candidate.added_time,
+            candidate.added_time if self.facts.seconds else None,
             candidate.code,
             candidate.note,
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import groupby
@@ -93,25 +94,20 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
     return result
 
 
-class Checkpointing:
-    """Context manager that applies activation checkpointing to blocks."""
-
-    def __init__(self, blocks: Sequence[ModelBlock]) -> None:
-        self._modules = [block.module for block in blocks]
-        self._undo: list[tuple[dict[str, Any], Any]] = []
-
-    def __enter__(self) -> None:
-        checkpoint = import_module("torch.utils.checkpoint").checkpoint
-        for module in self._modules:
-            self._undo.append((vars(module), vars(module).get("forward")))
-            vars(module)["forward"] = functools.partial(checkpoint, module.forward, use_reentrant=False)
-
-    def __exit__(self, *_: object) -> None:
-        for attributes, forward in reversed(self._undo):
+@contextlib.contextmanager
+def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
+    """Apply activation checkpointing to blocks."""
+    checkpoint = import_module("torch.utils.checkpoint").checkpoint
+    own = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
+    try:
+        for block in blocks:
+            vars(block.module)["forward"] = functools.partial(checkpoint, block.module.forward, use_reentrant=False)
+        yield
+    finally:
+        for attributes, forward in reversed(own):
+            attributes["forward"] = forward
             if forward is None:
                 del attributes["forward"]
-            else:
-                attributes["forward"] = forward
 
 
 def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:

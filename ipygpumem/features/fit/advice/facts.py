@@ -12,13 +12,13 @@ import numpy as np
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
-from ipygpumem.features.fit.advice.observer import StepObserver
-from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.blocks import ModelBlockName
-    from ipygpumem.features.fit.probes import RecordedStep
+    from ipygpumem.features.fit.advice.observer import StepObserver
+    from ipygpumem.features.fit.dry.runner import DryRunner, DryStep, NoUpdates
+    from ipygpumem.features.fit.probes import RecordedStep, StepRunner
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.features.fit.update import Updates
     from ipygpumem.measurement.runtime import EventPosition
@@ -60,7 +60,7 @@ class StepFacts:
         blocks: Names of the blocks. The attribute ``block`` of each call is an index of this tuple.
         calls: Calls of blocks whose backward pass was observed.
         updates: Updates of optimizers.
-        seconds: Duration of the step without the updates.
+        seconds: Duration of the step without the updates; 0 if it is unknown.
         unused: Name of each variable that the step does not use, and the allocated blocks of its tensors.
     """
 
@@ -75,56 +75,60 @@ class StepObservations:
     """Observations of all recorded runs of a step.
 
     Args:
-        torch: The module torch.
+        runner: Runner of the step.
         objects: Objects that the step uses.
 
     Attributes:
         blocks: Modules whose calls are observed.
     """
 
-    def __init__(self, torch: Any, objects: StepObjects) -> None:
-        self.blocks = find_blocks(torch, objects.instances, objects.namespaces)
-        self._torch, self._objects = torch, objects
-        self._recorded: dict[int, RecordedStep] = {}
+    def __init__(self, runner: StepRunner | DryRunner, objects: StepObjects) -> None:
+        self.blocks = find_blocks(runner.torch, objects.instances, objects.namespaces)
+        self._runner, self._objects = runner, objects
+        self._recorded: list[tuple[StepRecording, RecordedStep | DryStep]] = []
 
     def observer(self) -> StepObserver:
         """Return an observer for a run."""
-        return StepObserver(self._torch, self.blocks)
+        return self._runner.observer(self.blocks)
 
-    def add(self, step: StepRecording, recorded: RecordedStep) -> None:
+    def add(self, step: StepRecording, recorded: RecordedStep | DryStep) -> None:
         """Add a recorded run."""
-        self._recorded[id(step)] = recorded
+        self._recorded.append((step, recorded))
 
-    def facts(self, scaled: ScaledStep, updates: Updates) -> StepFacts:
+    def facts(self, scaled: ScaledStep, updates: Updates | NoUpdates) -> StepFacts:
         """Return the observations of the run from which a step is predicted."""
-        states = {key: self.observer().addresses(values) for key, values in updates.states().items()}
-        recorded = self._recorded[id(scaled.step_requests.step)]
+        requests, find = scaled.step_requests, self.observer().storage_ids
+        recorded = next(run for step, run in self._recorded if step is requests.step)
+        last = next(step for step, _ in self._recorded if step.snapshot is requests.state.snapshot)
+        ids = last.ids[requests.state.state.blocks["row"]]
+        states = {key: np.flatnonzero(np.isin(ids, find(values))) for key, values in updates.states().items()}
         facts = find_facts(scaled, recorded, [block.name for block in self.blocks], states)
-        return replace(facts, unused=self._unused(scaled.step_requests.state.state.blocks["address"]))
+        return replace(facts, unused=self._unused(ids))
 
-    def _unused(self, addresses: Ints) -> tuple[tuple[str, Ints], ...]:
+    def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
         """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""
-        find, tensors = self.observer().addresses, self._objects.tensors
+        find, tensors = self.observer().storage_ids, self._objects.tensors
         used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []
         for name, value in [item for variables in self._objects.namespaces for item in variables.items()]:
             items = value if type(value) in {list, tuple} else value.values() if type(value) is dict else (value,)
-            own = [item for item in items if is_instance(item, self._torch.Tensor)] if len(items) < _MAX_ITEMS else ()
+            tensor_class = self._runner.torch.Tensor
+            own = [item for item in items if is_instance(item, tensor_class)] if len(items) < _MAX_ITEMS else ()
             places = set(find(own)) - used if own and name[0] != "_" and name != "Out" else ()
             if places:
-                result.append((name, np.flatnonzero(np.isin(addresses, [*places]))))
+                result.append((name, np.flatnonzero(np.isin(ids, [*places]))))
         return tuple(result)
 
 
 def find_facts(
-    scaled: ScaledStep, recorded: RecordedStep, blocks: Sequence[ModelBlockName], states: dict[int, list[int]]
+    scaled: ScaledStep, recorded: RecordedStep | DryStep, blocks: Sequence[ModelBlockName], states: dict[int, Ints]
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 
-    ``states`` contains the addresses of the state of each optimizer, by the ID of the optimizer.
+    ``states`` contains the blocks of the state of each optimizer, by the ID of the optimizer.
     """
-    observer, recorder = recorded.observer, recorded.recorder
-    if observer is None or recorder is None:
+    observer = recorded.observer
+    if observer is None:
         return StepFacts()
     requests = scaled.step_requests
     step = requests.step
@@ -136,20 +140,20 @@ def find_facts(
         older[row] = block
     events = np.asarray(requests.events, np.int64)
     try:
-        lookup = EventLookup(step.timeline, recorder)
+        last_event = recorded.last_event(step.timeline)
     except RecordingError:
         return StepFacts()
 
     def boundary(position: EventPosition) -> int:
-        return int(np.searchsorted(events, lookup.event(position), side="right"))
+        return int(np.searchsorted(events, last_event(position), side="right"))
 
-    def rows(addresses: Iterable[int], position: EventPosition) -> Ints:
-        event = lookup.event(position)
+    def rows(ids: Iterable[int], position: EventPosition) -> Ints:
+        event = last_event(position)
         alive = (allocations.start <= event) & (allocations.end > event)
-        return np.flatnonzero(alive & np.isin(allocations.address, list(addresses)))
+        return np.flatnonzero(alive & np.isin(step.ids, list(ids)))
 
-    def numbers(addresses: Iterable[int], position: EventPosition) -> Ints:
-        found = number_of[rows(addresses, position)]
+    def numbers(ids: Iterable[int], position: EventPosition) -> Ints:
+        found = number_of[rows(ids, position)]
         return found[found >= 0]
 
     calls = [
@@ -166,11 +170,11 @@ def find_facts(
         for call in observer.calls
         if call.backward is not None
     ]
-    updates, addresses = [], requests.state.state.blocks["address"]
+    updates = []
     for update in observer.updates:
         if update.end is not None:
             old = older[rows(update.gradients, update.begin)]
-            state = np.flatnonzero(np.isin(addresses, states.get(id(update.optimizer), [])))
+            state = states.get(id(update.optimizer), np.zeros(0, np.int64))
             found = numbers(update.gradients, update.begin)
             places = boundary(update.begin), boundary(update.end)
             reference = weakref.ref(update.optimizer)

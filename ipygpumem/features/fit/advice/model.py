@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
 
-Kind: TypeAlias = Literal["checkpointing", "accumulation", "optimizer", "loss", "settings", "variables"]
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+
+Kind: TypeAlias = Literal[
+    "checkpointing", "accumulation", "optimizer", "loss", "precision", "offloading", "settings", "variables"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,20 @@ class PredictedChange(PlainData):
     added_time: float | None
     code: str
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A changed step to predict. For gradient accumulation, ``parts`` is the number of parts of the batch."""
+
+    name: str
+    kind: Kind | None
+    step: ScaledStep
+    added_time: float | None
+    code: str
+    note: str = ""
+    parts: int = 1
+    settings: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +87,14 @@ class Advice(PlainData, TableRepr):
         axis: Name of the variable to which the largest sizes refer.
         current: The step without changes.
         changes: The changes.
+        notes: Sentences about changes that could not be predicted.
     """
 
     size: tuple[int, ...]
     axis: str
     current: PredictedChange
     changes: tuple[PredictedChange, ...]
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[PredictedChange]:
         return iter(self.changes)

@@ -28,14 +28,14 @@ _MAX_NODES = 100
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A call of a block in a forward pass. Addresses are those of storages.
+    """A call of a block in a forward pass. Storages are identified as by `StepObserver.storage_ids`.
 
     Attributes:
         block: Index of the block.
         begin: Position in the recorded events at the start of the call.
         end: Position at the end of the call.
-        inputs: Addresses of the arguments.
-        outputs: Addresses of the results.
+        inputs: IDs of the storages of the arguments.
+        outputs: IDs of the storages of the results.
         autocast: Whether autocast was enabled.
         seconds: Duration on the host.
         events: CUDA events at the start and at the end.
@@ -55,7 +55,7 @@ class ObservedCall:
 
 @dataclass(slots=True)
 class ObservedUpdate:
-    """An update of an optimizer: its positions in the recorded events, and the addresses of the gradients."""
+    """An update of an optimizer: its positions in the recorded events, and the IDs of the gradients' storages."""
 
     optimizer: Any
     begin: EventPosition
@@ -115,8 +115,8 @@ class StepObserver:
             return
         with contextlib.suppress(Exception):
             autocast = bool(self._torch._C._is_any_autocast_enabled())
-            inputs = self.addresses(arguments)
-            call = ObservedCall(number, event_position(), inputs, autocast, -time.perf_counter(), [self._event()])
+            inputs = self.storage_ids(arguments)
+            call = ObservedCall(number, self.position(), inputs, autocast, -time.perf_counter(), [self._event()])
             self._running.append(call)
 
     def _leave(self, module: Any, _: Any, result: Any) -> None:
@@ -127,8 +127,8 @@ class StepObserver:
         with contextlib.suppress(Exception):
             call.seconds += time.perf_counter()
             call.events.append(self._event())
-            call.end = event_position()
-            call.outputs = self.addresses(result)
+            call.end = self.position()
+            call.outputs = self.storage_ids(result)
             for node in self._saving_nodes([self._inspector.related(tensor)[2] for tensor in self._tensors(result)]):
                 node.register_prehook(lambda _: self._begin_backward(call))
             self.calls.append(call)
@@ -152,29 +152,32 @@ class StepObserver:
         torch = self._torch
         return bool(torch.compiler.is_compiling()) or torch._C._current_graph_task_id() != -1
 
-    @staticmethod
-    def _begin_backward(call: ObservedCall) -> None:
+    def _begin_backward(self, call: ObservedCall) -> None:
         with contextlib.suppress(Exception):
             if call.backward is None:
-                call.backward = event_position()
+                call.backward = self.position()
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
         with contextlib.suppress(Exception):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            gradients = self.addresses([parameter.grad for parameter in parameters])
-            self.updates.append(ObservedUpdate(optimizer, event_position(), gradients))
+            gradients = self.storage_ids([parameter.grad for parameter in parameters])
+            self.updates.append(ObservedUpdate(optimizer, self.position(), gradients))
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         with contextlib.suppress(Exception):
             if self.updates and self.updates[-1].optimizer is optimizer:
-                self.updates[-1].end = event_position()
+                self.updates[-1].end = self.position()
+
+    def position(self) -> EventPosition:
+        """Return the current position in the recorded events."""
+        return event_position()
 
     def _tensors(self, values: Any) -> list[Any]:
         leaves: Any = sys.modules["torch.utils._pytree"].tree_leaves(values)
         return [leaf for leaf in leaves if self._inspector.role(type(leaf)) == "tensor"]
 
-    def addresses(self, values: Any) -> list[int]:
-        """Return the addresses of the storages of all tensors in nested containers."""
+    def storage_ids(self, values: Any) -> list[int]:
+        """Return the IDs of the storages of all tensors in nested containers, as in `StepRecording.ids`."""
         with self._inspector.without_overrides():
             found = [self._inspector.storages(tensor) for tensor in self._tensors(values)]
         return [location.address for pairs in found for _, location in pairs]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ipygpumem.core.introspection import attempt
-from ipygpumem.features.fit.advice.candidates import Candidate
 from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepFacts
+from ipygpumem.features.fit.advice.model import Candidate
+from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels
 from ipygpumem.features.fit.update import ComputedUpdate, computed_update, selected_foreach
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
@@ -52,7 +54,8 @@ def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[Candidate]:
         if optimizer is None:
             continue
         name = type(optimizer).__name__
-        devices = {str(parameter.device) for group in optimizer.param_groups for parameter in group["params"]}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        devices = {"cpu" if parameter.is_meta else str(parameter.device) for parameter in parameters}
         for options, text in (
             ({"foreach": False, "fused": False}, "foreach=False"),
             ({"foreach": False, "fused": True}, "fused=True"),
@@ -84,13 +87,16 @@ def _constructor(optimizer: Any) -> str:
 
 def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
     """Return the update of an optimizer with other options; None if it lacks an option or already uses all of them."""
-    groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
-    if any(name not in group for group in groups for name in options):
-        return None
-    if all(bool(group[name]) == value for group in groups for name, value in options.items()):
-        return None
-    result: ComputedUpdate | None = attempt(lambda: computed_update(sys.modules["torch"], optimizer, **options))
-    return result
+    torch = sys.modules["torch"]
+    on_gpu = any(parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"])
+    with nullcontext() if on_gpu else cuda_kernels(torch, lambda tensor: tensor):
+        groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
+        if any(name not in group for group in groups for name in options):
+            return None
+        if all(bool(group[name]) == value for group in groups for name, value in options.items()):
+            return None
+        result: ComputedUpdate | None = attempt(lambda: computed_update(torch, optimizer, **options))
+        return result
 
 
 def _with_update(

@@ -17,9 +17,11 @@ def advice_tables(advice: Advice) -> list[Table]:
     """Return the table of changes, and a table with the code of each change."""
     at = f"{advice.axis} {size_name(advice.size)}"
     if not advice.changes:
-        return [Table(f"No known change saves 1% of the peak at {at}.", (), ())]
+        return [Table(f"No known change saves 1% of the peak at {at}.", (), (), advice.notes)]
     header = ("allocated", "saved", "reserved", f"largest {advice.axis}", "added time")
-    rows = [TableRow(change.name, _cells(advice, change), 1, note=change.note) for change in (advice.current, *advice)]
+    columns = len(header) - all(change.added_time is None for change in advice)
+    changes = (advice.current, *advice)
+    rows = [TableRow(change.name, _cells(advice, change)[:columns], 1, note=change.note) for change in changes]
     shown = {change.code.partition("\n")[0]: change for change in advice}.values()  # one of several similar changes
     code = [
         TableRow(line, (), 2 if number else 1)
@@ -27,7 +29,7 @@ def advice_tables(advice: Advice) -> list[Table]:
         for number, line in enumerate((change.name, *change.code.splitlines()))
     ]
     return [
-        Table(f"changes, predicted at {at}", header, tuple(rows)),
+        Table(f"changes, predicted at {at}", header[:columns], tuple(rows), advice.notes),
         Table("how to make these changes", (), tuple(code), code=True),
     ]
 
@@ -43,8 +45,9 @@ def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
 def trial_table(trials: Sequence[Trial]) -> Table:
     """Return the table of runs with changes."""
     rows = (
-        TableRow(trial.name, (size(trial.predicted), size(trial.measured), f"{trial.error:+.1%}"), 1)
+        TableRow(
+            trial.name, (size_name(trial.size), size(trial.predicted), size(trial.measured), f"{trial.error:+.1%}"), 1
+        )
         for trial in trials
     )
-    at = size_name(trials[0].size)
-    return Table(f"runs with changes at the size {at}", ("predicted", "measured", "error"), tuple(rows))
+    return Table("runs with changes", ("size", "predicted", "measured", "error"), tuple(rows))

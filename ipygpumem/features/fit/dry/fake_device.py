@@ -162,12 +162,33 @@ class FakeDevice:
         copies = [copy for copy in self._copies.values() if isinstance(copy, self._fake.FakeTensor)]
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 
+    def convert_to_bf16(self) -> None:
+        """Replace the copies of float32 tensors by bfloat16 copies."""
+        for tensor in list(self._copies):
+            self.bf16_copy(tensor)
+
+    def bf16_copy(self, value: Any) -> Any:
+        """Return the bfloat16 copy without data of a float32 tensor; return other values unchanged."""
+        torch = self._torch
+        if type(value) not in {torch.Tensor, torch.nn.Parameter} or value.dtype != torch.float32:
+            return value
+        copy = self._copies.get(value)
+        if value.dim() and value.is_leaf and (copy is None or copy.dtype != torch.bfloat16):
+            device = "cpu" if value.is_meta else value.device
+            copy = torch.empty_strided(value.size(), value.stride(), dtype=torch.bfloat16, device=device)
+            copy.requires_grad_(value.requires_grad)
+            self._copies[value] = copy
+        return value if copy is None else copy
+
+    def allocation(self, tensor: Any) -> SimulatedAllocation | None:
+        """Return the allocation of a tensor, or None if the tensor uses no memory of the device."""
+        copy = self._copies.get(tensor, tensor)
+        return self.log.get(copy.untyped_storage()) if isinstance(copy, self._fake.FakeTensor) else None
+
     def _label(self, tensor: Any, context: str, module: str) -> None:
-        tensor = self._copies.get(tensor, tensor)
-        if isinstance(tensor, self._fake.FakeTensor):
-            allocation = self.log.get(tensor.untyped_storage())
-            if allocation is not None:
-                allocation.context, allocation.metadata = context, module
+        allocation = self.allocation(tensor)
+        if allocation is not None:
+            allocation.context, allocation.metadata = context, module
 
     def _counts(self, tensor: Any) -> bool:
         """Return whether a tensor without data uses memory of the device."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import re
 import sys
 import traceback
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,10 @@ from ipygpumem.core.introspection import gc_paused, is_library_file
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.redaction import redact_code
 from ipygpumem.core.units import GIB, MIB, many, parse_size
+from ipygpumem.features.fit.advice.contexts import AUTOCAST
+from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size
+from ipygpumem.features.fit.dry.contexts import BF16, DRY_OFFLOADING
 from ipygpumem.features.fit.dry.fake_device import DataRequiredError, FakeDevice
 from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
@@ -28,8 +32,10 @@ from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.observer import StepObserver
+    from ipygpumem.features.fit.advice.blocks import ModelBlock
     from ipygpumem.features.fit.step_objects import StepObjects
+    from ipygpumem.measurement.runtime import EventPosition
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 _OUTSIDE = 690 * MIB
 """Assumed memory outside PyTorch, for the CUDA context and kernels: the value measured on an NVIDIA H200."""
@@ -55,17 +61,42 @@ _DATA_ERROR = re.compile(
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
 
 
+class DryObserver(StepObserver):
+    """Observer of a run without data. Durations are 0."""
+
+    def __init__(self, torch: Any, blocks: Iterable[ModelBlock], device: Any) -> None:
+        super().__init__(torch, blocks)
+        self.device = device
+
+    def position(self) -> EventPosition:
+        """Return the number of requests so far."""
+        return {0: len(self.device.log.requests)}
+
+    def storage_ids(self, values: Any) -> list[int]:
+        """Return the IDs of the allocations of all tensors in nested containers."""
+        return [id(item) for item in map(self.device.allocation, self._tensors(values)) if item is not None]
+
+    @staticmethod
+    def _elapsed(*_: Any) -> float:
+        return 0.0
+
+
 class DryStep:
     """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
 
-    def __init__(self, recording: SimulatedRecording) -> None:
+    def __init__(self, recording: SimulatedRecording, observer: StepObserver | None) -> None:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
+        self.observer = observer
         self._recording = recording
 
     def step(self, _: int) -> StepRecording:
         """Return the allocations of the step."""
         return self._recording.step
+
+    def last_event(self, _: Timeline) -> Callable[[EventPosition], int]:
+        """Return a function that returns the last event before a position."""
+        return lambda position: self._recording.events[position[0]]
 
 
 class DryRunner:
@@ -76,6 +107,7 @@ class DryRunner:
         device: Memory of a GPU, such as ``"80 GiB"``, or the name of a GPU in this machine; None for the current GPU.
     """
 
+    contexts = (AUTOCAST, BF16, DRY_OFFLOADING)
     keeps_contents = True
 
     def __init__(self, code: StepCode, device: int | str | None) -> None:
@@ -84,9 +116,10 @@ class DryRunner:
         except ImportError as error:
             raise OptionError(f"a step can only be computed with PyTorch, which cannot be imported: {error}") from None
         self._code = code
+        self.context: Callable[[Any], Any] = nullcontext
         self._total: int | None = None
         self._index = 0
-        self._device: FakeDevice | None = None
+        self.device: FakeDevice | None = None
         available = self.torch.cuda.is_available()
         name = str(device) if device is not None else "cuda" if available else ""
         if not name:
@@ -118,8 +151,8 @@ class DryRunner:
         for tensor in objects.tensors:
             if tensor.is_leaf and tensor.grad is not None:
                 tensor.grad = None
-        self._device = FakeDevice(torch, objects, hopper=hopper)
-        return contextlib.nullcontext(NoUpdates())
+        self.device = FakeDevice(torch, objects, hopper=hopper)
+        return nullcontext(NoUpdates())
 
     def describe(self, _: int, __: int | str | None) -> tuple[str, str]:
         """Return the name of the device and its label, as for `Fit`."""
@@ -133,14 +166,16 @@ class DryRunner:
             OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True
-        if self._device is None:
+        if self.device is None:
             raise ValueError("updates has not been called")
-        log = self._device.log
+        log = self.device.log
         log.start()
         reason = None
         try:
             # interrupts must not prevent the restoration of PyTorch's functions
-            with DeferredInterrupts(), gc_paused(), self._without_compilation(), self._device.running():
+            observing, inner = observer or nullcontext(), self.context(self)
+            deferred = DeferredInterrupts()
+            with deferred, gc_paused(), self._without_compilation(), self.device.running(), observing, inner:
                 check_result(self._code.text, self._code.run(size))
         except Exception as error:
             reason = _reason(error)
@@ -150,7 +185,7 @@ class DryRunner:
             gc.collect(1)
         if reason is not None:
             raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
-        self._device.label_tensors()
+        self.device.label_tensors()
         return DryStep(
             SimulatedRecording(
                 log.before,
@@ -158,14 +193,19 @@ class DryRunner:
                 settings=_allocator_settings(),
                 sources=self._code.sources,
                 numbers=self._code.numbers,
-            )
+            ),
+            observer,
         )
+
+    def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
+        """Return an observer for a run."""
+        return DryObserver(self.torch, blocks, self.device)
 
     def _without_compilation(self) -> Any:
         """Return a context manager that runs compiled functions without compiling them."""
         set_stance = getattr(self.torch.compiler, "set_stance", None)  # PyTorch 2.6
         if set_stance is None or "torch._dynamo" not in sys.modules:
-            return contextlib.nullcontext()
+            return nullcontext()
         return set_stance("force_eager")
 
     def devices(self) -> list[int]:
@@ -185,17 +225,17 @@ class DryRunner:
         if self._total is not None:
             return self._total - _OUTSIDE
         capacity = device_capacity(current(), self._index)
-        device = self._device
+        device = self.device
         existing = 0 if device is None or not device.native else sum(item.size for item in device.log.before)
         return capacity.limit - max(capacity.allocated - existing, 0)
 
     def close(self) -> list[str]:
         """Delete the tensors without data. Return a sentence if objects that were not restored refer to them."""
-        if self._device is not None:
-            self._device.close()
+        if self.device is not None:
+            self.device.close()
         gc.collect(1)
-        count = 0 if self._device is None else self._device.remaining()
-        self._device = None
+        count = 0 if self.device is None else self.device.remaining()
+        self.device = None
         if not count:
             return []
         return [f"Objects that are not part of the step's state refer to {many(count, 'tensor')} without data."]
@@ -237,6 +277,12 @@ class NoUpdates:
 
     def __init__(self) -> None:
         self.run: set[str] = set()
+        self._optimizers: list[Any] = []
 
-    def prepare(self, _: Any) -> None:
-        """Do nothing."""
+    def prepare(self, optimizer: Any) -> None:
+        """Add an optimizer to those whose state `states` returns."""
+        self._optimizers.append(optimizer)
+
+    def states(self) -> dict[int, list[Any]]:
+        """Return the state of each optimizer, by the ID of the optimizer."""
+        return {id(optimizer): list(optimizer.state.values()) for optimizer in self._optimizers}

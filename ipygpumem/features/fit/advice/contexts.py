@@ -1,0 +1,85 @@
+"""Changes that run the step in a context manager. They are predicted from further runs, inside the context manager."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.sources.host import read_host
+
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.advice.facts import StepFacts
+    from ipygpumem.features.fit.advice.model import Kind
+    from ipygpumem.features.fit.search import Search
+
+_HOST_SHARE = 0.25
+"""Largest share of the available host memory that a run may need for saved tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """A context manager for runs of a step. The attributes are those of `PredictedChange`, and a function.
+
+    The function is called in each run with the runner of the step.
+    """
+
+    name: str
+    kind: Kind
+    code: str
+    note: str
+    manager: Callable[[Any], Any]
+
+
+@contextlib.contextmanager
+def forward_autocast(runner: Any) -> Iterator[None]:
+    """Enable autocast to bfloat16, except in backward passes that the current thread begins."""
+    torch = runner.torch
+    package, own_thread = torch.autograd, threading.get_ident()
+    backward = package.backward
+
+    def without_autocast(*args: Any, **options: Any) -> Any:
+        if threading.get_ident() != own_thread:
+            return backward(*args, **options)
+        torch.clear_autocast_cache()
+        with torch.autocast("cuda", enabled=False):
+            return backward(*args, **options)
+
+    try:
+        package.backward = without_autocast
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            yield
+    finally:
+        package.backward = backward
+
+
+AUTOCAST = StepContext(
+    "bf16 autocast",
+    "precision",
+    'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = ...  # the forward pass',
+    "rounds activations, which can change training",
+    forward_autocast,
+)
+OFFLOADING = StepContext(
+    "save_on_cpu",
+    "offloading",
+    "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    loss = ...  # the forward pass",
+    "copies activations to host memory and back, which is slow",
+    lambda runner: runner.torch.autograd.graph.save_on_cpu(pin_memory=True),
+)
+
+
+def applicable(search: Search, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
+    """Return the context managers that could reduce the memory usage of a step. Its runs use up to ``used`` bytes."""
+    if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
+        return []
+    torch, host = search.runner.torch, read_host(available=True).available
+    kinds, requests = set(), search.scaled.step_requests
+    if any(isinstance(tensor, torch.nn.Parameter) and tensor.dtype == torch.float32 for tensor in tensors):
+        kinds.add("precision")
+    if requests.backward < len(requests.operations) and (host is None or used < _HOST_SHARE * host):
+        kinds.add("offloading")
+    uses_autocast = any(call.autocast for call in facts.calls)
+    return [item for item in search.runner.contexts if item.kind in kinds and not (uses_autocast and item is AUTOCAST)]

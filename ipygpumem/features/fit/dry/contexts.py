@@ -1,0 +1,59 @@
+"""Context managers for runs without data, from which changes of the program are predicted."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from ipygpumem.features.fit.advice.contexts import OFFLOADING, StepContext
+
+
+def _without_saved_data(runner: Any) -> Any:
+    """Return a context manager in which tensors that autograd saves use no memory until the backward pass."""
+    torch = runner.torch
+
+    def pack(tensor: Any) -> tuple[Any, ...]:
+        return tensor.size(), tensor.dtype, tensor.device
+
+    def unpack(packed: tuple[Any, ...]) -> Any:
+        size, dtype, device = packed
+        return torch.empty(size, dtype=dtype, device=device)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+@contextlib.contextmanager
+def _bf16_tensors(runner: Any) -> Iterator[None]:
+    """Use bfloat16 copies without data instead of float32 tensors, and create tensors with this data type by default.
+
+    The tensors themselves, their gradients and the state of optimizers are not changed.
+    """
+    torch, device = runner.torch, runner.device
+    tree: Any = import_module("torch.utils._pytree")
+    base: Any = import_module("torch.overrides").TorchFunctionMode
+
+    class Mode(base):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args, kwargs = tree.tree_map(device.bf16_copy, (args, kwargs or {}))
+            result = function(*args, **kwargs)
+            is_new = not any(isinstance(leaf, torch.Tensor) for leaf in tree.tree_leaves((args, kwargs)))
+            if is_new and "dtype" not in kwargs and isinstance(result, torch.Tensor) and result.dim():
+                return result.to(torch.bfloat16) if result.dtype == torch.float32 else result
+            return result
+
+    device.convert_to_bf16()
+    with Mode():
+        yield
+
+
+DRY_OFFLOADING = replace(OFFLOADING, manager=_without_saved_data)
+BF16 = StepContext(
+    "bf16 parameters",
+    "precision",
+    "model.to(torch.bfloat16)  # before the optimizer is created; its inputs must be bfloat16, too",
+    "rounds updates of parameters, which can change training",
+    _bf16_tensors,
+)
