@@ -43,6 +43,7 @@ class FailedRequest:
         segment: Size of the segment that would have been needed.
         reserved: Size of all segments when the request failed.
         allocated: Size of all blocks in use when the request failed.
+        free: Size of all free blocks when the request failed.
     """
 
     event: int
@@ -50,6 +51,7 @@ class FailedRequest:
     segment: int
     reserved: int
     allocated: int
+    free: int
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +107,7 @@ class ReplayRun:
         free = sum(size for pool in range(len(allocator.pools)) for _, size in allocator.free_blocks(pool))
         segment = allocator.settings.segment_size(rounded)
         allocated = allocator.reserved - free
-        self.failures.append(FailedRequest(event, rounded, segment, allocator.reserved, allocated))
+        self.failures.append(FailedRequest(event, rounded, segment, allocator.reserved, allocated, free))
 
 
 def run(

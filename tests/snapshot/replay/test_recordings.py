@@ -97,6 +97,7 @@ def test_out_of_memory_error_under_other_settings():
     limit = snapshot.timeline().reserved_peak
     recorded, expandable = snapshot.replay("", limit), snapshot.replay("expandable_segments:True", limit)
     assert (recorded.failure.event, recorded.served) == (event, ())
+    assert recorded.to_dict()["failure"]["free"] == recorded.failure.reserved - recorded.failure.allocated == 105426944
     assert (expandable.failure, expandable.served, expandable.grade) == (None, (event,), "exact")
     assert snapshot.replay("large_segment_size_mb:32").reserved_range == (1704 * MIB, 1712 * MIB)
 
