@@ -36,6 +36,8 @@ from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES, IndexByValue
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries.overview import notes
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.verification import block_sizes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAGIC = b"ipgmsnap"
@@ -48,6 +50,8 @@ _LONG = 1 << 16  # bytes above which a lower level saves time for a tenth more o
 _SAMPLE_LEVEL = 1
 _SAMPLE = 1 << 13  # numbers at the start, middle and end of a long column from which the size of a coding is estimated
 _MAX_DISTINCT = 1 << 16
+_MAX_SECONDS = 1.0
+"""Expected duration of a replay in seconds above which the sizes of blocks are omitted."""
 _EXACT = 1 << 53
 _ANNOTATION = [field.name for field in fields(Annotation)]
 
@@ -59,8 +63,10 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
     ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their column
     ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
-    omitted. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The columns of a replay are
-    ``replay/0/address`` and so on (see `EncodedReplay`), and its facts are the item ``replay`` of the device.
+    omitted. If a replay reproduces the recording, ``remainder`` contains the size of each block minus the requested
+    size rounded up to 512 bytes. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The
+    columns of a replay are ``replay/0/address`` and so on (see `EncodedReplay`), and its facts are the item ``replay``
+    of the device.
     In the header, the names of frames, annotations and cells are indices in ``strings``: each name is written once,
     no matter how often it occurs.
     """
@@ -104,11 +110,20 @@ def _columns(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay]) -> li
     tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
     for timeline in _timelines(snapshot):
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
-        tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
+        tables.append((f"allocations/{timeline.device}", _by_start(_allocations(snapshot, timeline))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
     tables += [(f"replay/{device}", item.columns) for device, item in replays.items()]
     tables.append(("stacks", {"own": user_code(snapshot.stacks.frames)}))
     return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
+
+
+def _allocations(snapshot: SnapshotData, timeline: Timeline) -> dict[str, NDArray[Any]]:
+    columns = _arrays(timeline.allocations)
+    if timeline.device != HOST and len(timeline.trace):
+        sizes = block_sizes(snapshot, timeline.device, _MAX_SECONDS)
+        if sizes is not None:
+            columns["remainder"] = sizes - AllocatorSettings().round(columns["size"])
+    return columns
 
 
 def _arrays(table: Any) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from ipygpumem.snapshot.replay.run import ReplayRun, run
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAX_SECONDS = 10.0
@@ -107,17 +107,26 @@ def expected_seconds(timeline: Timeline) -> float:
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
     """Return ``(state, known)``: the state with block sizes from a replay, and whether these sizes are known."""
-    if expected_seconds(snapshot.timeline(state.device)) > _MAX_SECONDS:
-        return state, False
-    try:
-        verification = verified(snapshot, state.device)
-    except ReplayError:
-        return state, False
-    if verification.difference:
+    sizes = block_sizes(snapshot, state.device)
+    if sizes is None:
         return state, False
     blocks = state.blocks.copy()
-    blocks["rounded"] = np.asarray(verification.run.sizes, np.int64)[blocks["row"]]
+    blocks["rounded"] = sizes[blocks["row"]]
     return replace(state, blocks=blocks), True
+
+
+def block_sizes(snapshot: SnapshotData, device: int, seconds: float = _MAX_SECONDS) -> Ints | None:
+    """Return the size of the block of each allocation of a device.
+
+    None if a replay does not reproduce the recording or is expected to take more than ``seconds``.
+    """
+    if expected_seconds(snapshot.timeline(device)) > seconds:
+        return None
+    try:
+        verification = verified(snapshot, device)
+    except ReplayError:
+        return None
+    return None if verification.difference else np.asarray(verification.run.sizes, np.int64)
 
 
 def verified(snapshot: SnapshotData, device: int) -> Verification:

@@ -25,7 +25,7 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @property {number} address
  * @property {number} requested
  * @property {number} rounded
- * @property {boolean} exact the rounded size comes from the file
+ * @property {boolean} exact the rounded size comes from the file or from a replay
  * @property {boolean} pending
  *
  * @typedef {{segment: Segment, blocks: Block[], free: number, largest: number}} Filled
@@ -164,24 +164,26 @@ export class SegmentHistory {
     segments.sort((a, b) => a.address - b.address);
     const atEnd = event === trace.length - 1;
     const complete = atEnd && !device.facts.only_in_segments && !device.facts.only_in_events;
+    const { remainder } = allocations;
     /** @type {Block[]} */
     const blocks = [];
     for (const row of device.checkpoints.live(event)) {
       const block = allocations.block[row];
-      const exact = complete && block >= 0;
+      const inFile = complete && block >= 0;
       const requested = allocations.size[row];
-      const rounded = exact ? snapshot.blocks.size[block] : Math.max(Math.ceil(requested / QUANTUM), 1) * QUANTUM;
+      const multiple = Math.max(Math.ceil(requested / QUANTUM), 1) * QUANTUM;
+      const rounded = inFile ? snapshot.blocks.size[block] : multiple + (remainder?.[row] ?? 0);
       blocks.push({
         row,
         address: allocations.address[row],
         requested,
         rounded,
-        exact,
+        exact: inFile || remainder !== undefined,
         pending: allocations.freeRequested[row] <= event,
       });
     }
     blocks.sort((a, b) => a.address - b.address);
-    return stateOf(event, segments, blocks, !complete, snapshot);
+    return stateOf(event, segments, blocks, !complete && remainder === undefined, snapshot);
   }
 }
 

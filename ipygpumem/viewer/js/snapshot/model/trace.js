@@ -143,6 +143,16 @@ export class Allocations {
     }
     /** @type {Int32Array|undefined} */
     this.counts = undefined;
+    this.columns = columns;
+    this.prefix = name;
+    /** @type {Float64Array|undefined} */
+    this.remainders = undefined;
+  }
+
+  /** The size of each block minus the requested size rounded up to 512 bytes, from a replay; undefined if unknown. */
+  get remainder() {
+    this.remainders ??= this.columns(`${this.prefix}/remainder`)?.into(Float64Array);
+    return this.remainders;
   }
 
   /** The number of earlier allocations at the same address, for each row. */
