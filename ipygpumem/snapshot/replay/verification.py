@@ -107,7 +107,7 @@ def expected_seconds(timeline: Timeline) -> float:
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
     """Return ``(state, known)``: the state with block sizes from a replay, and whether these sizes are known."""
-    sizes = block_sizes(snapshot, state.device)
+    sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
     if sizes is None:
         return state, False
     blocks = state.blocks.copy()
@@ -115,7 +115,7 @@ def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[All
     return replace(state, blocks=blocks), True
 
 
-def block_sizes(snapshot: SnapshotData, device: int, seconds: float = _MAX_SECONDS) -> Ints | None:
+def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
     """Return the size of the block of each allocation of a device.
 
     None if a replay does not reproduce the recording or is expected to take more than ``seconds``.
