@@ -97,11 +97,27 @@ class Kernel:
 
 
 @pytest.fixture(scope="module")
-def kernel():
-    """Return a kernel with the extension, on a machine without a GPU, that reports after every cell."""
+def make_manager(tmp_path_factory):
+    """Return a function that creates a manager of a kernel that uses no ports, which other processes might take."""
     from jupyter_client.manager import KernelManager
 
-    manager = KernelManager()
+    managers = []
+
+    def make():
+        file = tmp_path_factory.mktemp("kernel") / "kernel.json"
+        managers.append(KernelManager(transport="ipc", connection_file=str(file)))
+        return managers[-1]
+
+    yield make
+    for manager in managers:
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+@pytest.fixture(scope="module")
+def kernel(make_manager):
+    """Return a kernel with the extension, on a machine without a GPU, that reports after every cell."""
+    manager = make_manager()
     manager.start_kernel(
         extra_arguments=[
             "--HistoryManager.enabled=False",
@@ -119,8 +135,6 @@ def kernel():
         yield kernel
     finally:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
 
 
 LIVE_SETUP = """

@@ -8,20 +8,17 @@ import sys
 import nbclient
 import nbformat
 import pytest
-from jupyter_client.manager import KernelManager
 from nbclient.exceptions import CellExecutionError
 
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
 
 
 @pytest.fixture(scope="module")
-def manager():
+def manager(make_manager):
     """Return a kernel that executes one notebook after the other, because starting a kernel takes seconds."""
-    manager = KernelManager()
+    manager = make_manager()
     manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])
-    yield manager
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
+    return manager
 
 
 @pytest.fixture

@@ -89,12 +89,10 @@ def test_rerun_cell_is_compared_with_its_last_run(kernel):
     assert f"previous run, In [{number}]: +64." in rerun.reports[0]
 
 
-def test_log_outlives_kernel(tmp_path):
+def test_log_outlives_kernel(tmp_path, make_manager):
     """If the kernel is killed during a cell, the reports of earlier cells in the log are complete."""
-    from jupyter_client.manager import KernelManager
-
     path = tmp_path / "s.jsonl"
-    manager = KernelManager()
+    manager = make_manager()
     manager.start_kernel()
     client = manager.blocking_client()
     client.start_channels()
@@ -106,5 +104,4 @@ def test_log_outlives_kernel(tmp_path):
         manager.shutdown_kernel(now=True)
     finally:
         client.stop_channels()
-        manager.cleanup_resources()
     assert [report.code for report in load_reports(path)] == ["x = 1", "y = 2"]

@@ -14,20 +14,17 @@ pytest.importorskip("ipykernel")
 
 
 @pytest.fixture
-def kernel(monkeypatch):
+def kernel(monkeypatch, make_manager):
     """Start a real kernel with the session name that a Jupyter server would set."""
-    from jupyter_client.manager import KernelManager
-
     monkeypatch.setattr(processes, "_may_be_nested", lambda: False)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    manager = KernelManager()
+    manager = make_manager()
     manager.start_kernel(env={**os.environ, "JPY_SESSION_NAME": "/home/me/train.ipynb"})
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=60)
     yield client, manager.provisioner.pid
     client.stop_channels()
-    manager.shutdown_kernel(now=True)
 
 
 def test_kernel_and_its_child(kernel):
