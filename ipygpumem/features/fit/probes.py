@@ -158,7 +158,7 @@ class StepRunner:
                 check_result(self._code.text, self._code.run(size))
             after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
             reached = after | scope.reached  # the step itself may have reset the peaks
-            gc.collect(1)  # reference cycles of this run, which are not older than the run
+            gc.collect()  # reference cycles of this run and of what it has replaced
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             snapshot = None if recorder is None else self._snapshot(recorder, size)
             return RecordedStep(reached, snapshot, recorder, observer)

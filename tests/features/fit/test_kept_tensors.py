@@ -116,3 +116,26 @@ def test_cyclic_garbage_of_the_last_run_is_not_included(allocations):
     torch.cuda.reset_peak_memory_stats()
     step(8)
     assert result.predict(8) == torch.cuda.max_memory_allocated()
+
+
+def test_cyclic_garbage_of_replaced_objects(allocations):
+    """Objects that are replaced and refer to themselves, such as a `Trainer`, are freed after the step."""
+
+    class Trainer:
+        def __init__(self, model, batch):
+            self.trainer = self
+            self.output = model(torch.randn(batch * 16, 64)).detach()
+
+    program = Program()
+
+    def step(batch):
+        program.kept["trainer"] = Trainer(program.model, batch)
+
+    result = ipygpumem.fit(step, range(1, 200), most=0.0001)
+    assert (result.refusal, result.error) == ("", 0)
+    for size in (8, 180):
+        for _ in range(3):
+            gc.collect()
+            torch.cuda.reset_peak_memory_stats()
+            step(size)
+        assert result.predict(size) == torch.cuda.max_memory_allocated()

@@ -182,7 +182,7 @@ class DryRunner:
             if reason is None:
                 raise
         finally:
-            gc.collect(1)
+            gc.collect()
         if reason is not None:
             raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
         self.device.label_tensors()
