@@ -65,7 +65,7 @@ class Updates:
         self._allowed = allowed
         self._handle: Any = None
         self._state: dict[int, list[Any]] = {}
-        self._optimizers: list[Any] = []
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._thread = threading.get_ident()
         self.run: set[str] = set()
         self.skipped = False
@@ -85,7 +85,8 @@ class Updates:
     def prepare(self, optimizer: Any) -> ComputedUpdate | None:
         """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer."""
         if id(optimizer) not in self.computed:
-            self._optimizers.append(optimizer)  # keeps the ID unique
+            key = id(optimizer)
+            self._optimizers[key] = weakref.ref(optimizer, lambda _: self._forget(key))  # the step may have created it
             update = attempt(lambda: computed_update(self._torch, optimizer)) if _is_known(optimizer) else None
             self.computed[id(optimizer)] = update
             if update is not None and self._allowed(update):
@@ -96,8 +97,12 @@ class Updates:
 
     def states(self) -> dict[int, list[Any]]:
         """Return the tensors of the state of each optimizer, by the ID of the optimizer."""
-        own = {id(optimizer): list(optimizer.state.values()) for optimizer in self._optimizers}
-        return {key: [*values, *self._state.get(key, ())] for key, values in own.items()}
+        existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
+        return {key: [*optimizer.state.values(), *self._state.get(key, ())] for key, optimizer in existing}
+
+    def _forget(self, key: int) -> None:
+        for values in (self._optimizers, self._state, self.computed):
+            values.pop(key, None)
 
     def _allocate(self, device: str, nbytes: int) -> Any:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=device)

@@ -139,3 +139,18 @@ def test_cyclic_garbage_of_replaced_objects(allocations):
             torch.cuda.reset_peak_memory_stats()
             step(size)
         assert result.predict(size) == torch.cuda.max_memory_allocated()
+
+
+def test_optimizer_that_each_step_creates(allocations):
+    """The computed state of an optimizer, as of a `Trainer` that each step creates, is freed with the optimizer."""
+    program = Program()
+
+    def step(batch):
+        program.model(torch.randn(batch, 64)).sum().backward()
+        program.kept["optimizer"] = torch.optim.Adam(program.model.parameters(), foreach=True)
+        program.kept["optimizer"].step()
+        program.model.zero_grad()
+
+    result = ipygpumem.fit(step, range(1, 200), most=0.0001)
+    assert (result.refusal, result.error) == ("", 0)
+    assert result.predict(100) == measured(step, 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,8 @@ from ipygpumem.features.fit.advice.blocks import find_blocks
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 
 if TYPE_CHECKING:
+    import weakref
+
     from ipygpumem.features.fit.advice.blocks import ModelBlockName
     from ipygpumem.features.fit.advice.observer import StepObserver
     from ipygpumem.features.fit.dry.runner import DryRunner, DryStep, NoUpdates
@@ -174,9 +175,8 @@ def find_facts(
     for update in observer.updates:
         if update.end is not None:
             old = older[rows(update.gradients, update.begin)]
-            state = states.get(id(update.optimizer), np.zeros(0, np.int64))
+            state = states.get(id(update.optimizer()), np.zeros(0, np.int64))
             found = numbers(update.gradients, update.begin)
             places = boundary(update.begin), boundary(update.end)
-            reference = weakref.ref(update.optimizer)
-            updates.append(OptimizerUpdate(reference, *places, found, old[old >= 0], state))
+            updates.append(OptimizerUpdate(update.optimizer, *places, found, old[old >= 0], state))
     return StepFacts(tuple(blocks), tuple(calls), tuple(updates), observer.seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -57,7 +58,7 @@ class ObservedCall:
 class ObservedUpdate:
     """An update of an optimizer: its positions in the recorded events, and the IDs of the gradients' storages."""
 
-    optimizer: Any
+    optimizer: weakref.ref[Any]
     begin: EventPosition
     gradients: list[int]
     end: EventPosition | None = None
@@ -161,11 +162,13 @@ class StepObserver:
         with contextlib.suppress(Exception):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             gradients = self.storage_ids([parameter.grad for parameter in parameters])
-            self.updates.append(ObservedUpdate(optimizer, self.position(), gradients))
+            reference = weakref.ref(optimizer)
+            hash(reference)  # afterwards, the reference has a hash even if the optimizer no longer exists
+            self.updates.append(ObservedUpdate(reference, self.position(), gradients))
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         with contextlib.suppress(Exception):
-            if self.updates and self.updates[-1].optimizer is optimizer:
+            if self.updates and self.updates[-1].optimizer() is optimizer:
                 self.updates[-1].end = self.position()
 
     def position(self) -> EventPosition:
