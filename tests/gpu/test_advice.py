@@ -88,6 +88,54 @@ def test_changes(torch, make, options, size):
             assert not (predicted < 0.96 * other_predicted and peak >= other_peak)
 
 
+class TrainingInContext(Training):
+    """Training whose forward pass runs in a context manager, as in the code that is shown to users."""
+
+    code = "with torch.enable_grad():"
+
+    def step(self, batch):
+        torch = self.torch
+        self.optimizer.zero_grad()
+        with eval(self.code.partition("\n")[0][len("with ") : -1], {"torch": torch}):  # noqa: S307
+            loss = self.loss(batch)
+        loss.backward()
+        del loss
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize(("make", "size"), [(make_gpt, 64), (make_unet, 256)])
+def test_contexts(torch, make, size):
+    """Runs with autocast and with saved tensors in host memory predict the changed step at larger sizes."""
+    import ipygpumem
+
+    training = TrainingInContext(torch, make)
+    training.step(4)
+    before = training.digest()
+    result = ipygpumem.fit(training.step, range(1, 4097), most=0.05)
+    advice = result.advice(size)
+    print(advice)
+    assert not advice.notes
+    assert training.digest() == before
+    changes = {change.name: change for change in advice}
+    estimates = ipygpumem.fit(training.step, range(1, 4097), dry=True).advice(size)
+    estimated = {change.name: change.allocated for change in estimates}
+    print(estimates)
+    for name in ("bf16 autocast", "save_on_cpu"):
+        training.code = changes[name].code
+        peak = measured(torch, training, size)
+        predicted = changes[name].allocated
+        print(f"{name}: predicted {predicted / MIB:,.1f} MiB, measured {peak / MIB:,.1f} MiB")
+        assert predicted == pytest.approx(peak, rel=0.02)
+        assert estimated[name] == pytest.approx(peak, rel=0.1)
+    training.model.to(torch.bfloat16)
+    training.optimizer.state.clear()
+    training.code = "with torch.enable_grad():"
+    if make is make_gpt:  # the inputs of the other model would have to be converted
+        peak = measured(torch, training, size)
+        print(f"bf16 parameters: estimated {estimated['bf16 parameters'] / MIB:,.1f} MiB, measured {peak / MIB:,.1f}")
+        assert estimated["bf16 parameters"] == pytest.approx(peak, rel=0.1)
+
+
 def test_trials(torch):
     import ipygpumem
 

@@ -21,7 +21,6 @@ from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.features.fit.update import ComputedUpdate, Updates
-from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.fit.advice.blocks import ModelBlock
     from ipygpumem.features.fit.step_objects import StepObjects
-    from ipygpumem.measurement.runtime import EventPosition
-    from ipygpumem.snapshot.model.timeline import Timeline
 
 
 class FitError(Exception):
@@ -71,12 +68,8 @@ class RecordedStep:
 
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
-    recorder: Any = None
+    recorder: Recorder | None = None
     observer: StepObserver | None = None
-
-    def last_event(self, timeline: Timeline) -> Callable[[EventPosition], int]:
-        """Return a function that returns the last event before a position. `EventLookup` describes the errors."""
-        return EventLookup(timeline, self.recorder).event
 
     def step(self, device: int) -> StepRecording:
         """Return the events of a recorded run on a device, without the release of the cache after the run."""

@@ -48,31 +48,24 @@ def function_step(step: Any, sizes: Any) -> StepCode:
         raise OptionError(f"step must be a function that runs one step at a given size, not an object of type {kind}")
     name = getattr(step, "__name__", type(step).__name__)
     _check_function(name, step)
-    reference = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda function=step: function
+    reference: Any = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda function=step: function
 
-    def existing() -> Any:
-        function = reference()
-        if function is None:
+    def roots() -> dict[str, Any]:
+        if reference() is None:
             raise OptionError(f"the object of the method {name} no longer exists")
-        return function
+        return {name: reference()}
 
     if isinstance(sizes, Mapping):
         axes = check_axes([checked_axis(key, values) for key, values in sizes.items()])
         if not axes:
             raise OptionError("sizes is empty: expected a range, or a dict from names to ranges")
         names = [axis.name for axis in axes]
-
-        def run(size: Size) -> Any:
-            __tracebackhide__ = True
-            return existing()(**dict(zip(names, size, strict=True)))
-
-        return StepCode(name, axes, run, lambda: {name: existing()})
+        return StepCode(name, axes, lambda size: reference()(**dict(zip(names, size, strict=True))), roots)
     try:
         parameter = next(iter(inspect.signature(step).parameters), "size")
     except (TypeError, ValueError):  # a built-in function
         parameter = "size"
-    axes = (checked_axis(parameter, sizes),)
-    return StepCode(name, axes, lambda size: existing()(*size), lambda: {name: existing()})
+    return StepCode(name, (checked_axis(parameter, sizes),), lambda size: reference()(*size), roots)
 
 
 def _check_function(name: str, function: Any) -> None:

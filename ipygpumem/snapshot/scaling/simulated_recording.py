@@ -45,7 +45,6 @@ class SimulatedRecording:
 
     Attributes:
         step: The recorded step. Cached memory is freed after it.
-        events: Last event before the first request and after each request.
         allocated: Highest allocated memory in bytes.
         reserved: Highest reserved memory in bytes.
     """
@@ -67,10 +66,10 @@ class SimulatedRecording:
         self._in_use = self.allocated = 0
         for allocation in before:
             self._allocate(allocation)
-        self.events = [len(self._trace) - 1]
+        first = len(self._trace) - 1
         for allocation, freed in requests:
             (self._free if freed else self._allocate)(allocation)
-            self.events.append(len(self._trace) - 1)
+        last = len(self._trace) - 1
         self.reserved = self._allocator.peak
         self._allocator.release_cached(0)
         self._add_segment_events()
@@ -84,7 +83,7 @@ class SimulatedRecording:
             content["ipygpumem"] = {"numbers": dict(numbers)}
         snapshot = Snapshot.load(content)
         ids = [self._ids[event] for event in snapshot.timeline(0).allocations.start.tolist()]
-        self.step = StepRecording(snapshot, 0, self.events[0], self.events[-1], np.asarray(ids, np.int64))
+        self.step = StepRecording(snapshot, 0, first, last, np.asarray(ids, np.int64))
 
     def _choose_address(self, size: int) -> int:
         self._following += size

@@ -21,10 +21,7 @@ _HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """A context manager for runs of a step. The attributes are those of `PredictedChange`, and a function.
-
-    The function is called in each run with the runner of the step.
-    """
+    """A change as in `PredictedChange`. ``manager(runner)`` returns the context manager in which the step runs."""
 
     name: str
     kind: Kind

@@ -11,6 +11,7 @@ import numpy as np
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
+from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def find_facts(
 
     ``states`` contains the blocks of the state of each optimizer, by the ID of the optimizer.
     """
-    observer = recorded.observer
-    if observer is None:
+    observer, recorder = recorded.observer, recorded.recorder
+    if observer is None or recorder is None:
         return StepFacts()
     requests = scaled.step_requests
     step = requests.step
@@ -141,7 +142,7 @@ def find_facts(
         older[row] = block
     events = np.asarray(requests.events, np.int64)
     try:
-        last_event = recorded.last_event(step.timeline)
+        last_event = EventLookup(step.timeline, recorder).event
     except RecordingError:
         return StepFacts()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
@@ -33,9 +34,9 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.blocks import ModelBlock
+    from ipygpumem.features.fit.dry.storage_log import StorageLog
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.measurement.runtime import EventPosition
-    from ipygpumem.snapshot.model.timeline import Timeline
 
 _OUTSIDE = 690 * MIB
 """Assumed memory outside PyTorch, for the CUDA context and kernels: the value measured on an NVIDIA H200."""
@@ -84,19 +85,17 @@ class DryObserver(StepObserver):
 class DryStep:
     """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
 
-    def __init__(self, recording: SimulatedRecording, observer: StepObserver | None) -> None:
+    def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
         self.observer = observer
+        begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # as `DryObserver.position`
+        self.recorder: Any = SimpleNamespace(begin_position=begin, end_position=end, history=SimpleNamespace(own=True))
         self._recording = recording
 
     def step(self, _: int) -> StepRecording:
         """Return the allocations of the step."""
         return self._recording.step
-
-    def last_event(self, _: Timeline) -> Callable[[EventPosition], int]:
-        """Return a function that returns the last event before a position."""
-        return lambda position: self._recording.events[position[0]]
 
 
 class DryRunner:
@@ -195,6 +194,7 @@ class DryRunner:
                 numbers=self._code.numbers,
             ),
             observer,
+            log,
         )
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
