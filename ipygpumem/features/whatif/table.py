@@ -74,12 +74,13 @@ def _mib(nbytes: int) -> str:
 
 
 def _notes(result: SettingsComparison) -> list[str]:
-    verification, recorded = result.verification, result.recorded.replay
+    verification = result.verification
     count = many(len(verification.recording.allocations), "allocation")
     text = verification.recording.settings.text()
     replayed = f"The replay with the recorded settings{f' ({text})' if text else ''}"
     if verification.difference:
-        notes = [f"{replayed} differs from the recording: {recorded.reason}."]
+        error = f"Reserved memory differs by up to {size(verification.largest_error)}"
+        notes = [f"{replayed} differs from the recording ({verification.difference}). {error}."]
     else:
         notes = [f"{replayed} agrees with the recording: {count} at the recorded addresses."]
         reasons = dict.fromkeys(row.replay.reason for row in result.alternatives if row.replay.grade == "approximate")
@@ -93,6 +94,8 @@ def _notes(result: SettingsComparison) -> list[str]:
         notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")
     elif result.missing:
         notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
+    elif verification.difference:
+        notes.append("No recommendation: these settings save less than 5% of the reserved memory or than this difference.")
     else:
         notes.append("None of these settings saves 5% or more of the reserved memory.")
     return notes

@@ -94,14 +94,18 @@ class SettingsComparison:
 
     @property
     def recommended(self) -> Alternative | None:
-        """The best alternative if it prevents the recorded failure or saves at least 5% of the reserved memory."""
+        """The best alternative if it prevents the recorded failure or saves at least 5% of the reserved memory.
+
+        None if the error of the replay with the recorded settings is larger than the advantage.
+        """
         best, recorded = self.alternatives[0] if self.alternatives else None, self.recorded
         if best is None or best.replay.failure is not None:
             return None
+        error = self.verification.largest_error
         if self.limit is not None and recorded.fits != best.fits:
-            return best if best.fits else None
+            return best if best.fits and best.replay.smallest_capacity + error <= self.limit else None
         saved = recorded.replay.reserved_peak - best.peaks[1]
-        return best if saved >= _WORTHWHILE * recorded.replay.reserved_peak else None
+        return best if saved >= max(_WORTHWHILE * recorded.replay.reserved_peak, error) else None
 
     @property
     def missing(self) -> int:

@@ -150,9 +150,13 @@ def test_memory_of_replays():
 def test_difference_is_reported():
     changed = files.raw("oom_fragmented")
     changed["allocator_settings"]["max_split_size"] = 20 * MIB
-    replay = Snapshot.load(changed).replay()
+    compared = compare_settings(Snapshot.load(changed), settings=["expandable_segments:True"])
+    replay, best = compared.recorded.replay, compared.alternatives[0]
     assert replay.grade == "approximate"
     assert "the recorded settings do not reproduce the recording (event " in replay.reason
+    assert best.fits
+    assert best.replay.smallest_capacity + compared.verification.largest_error > compared.limit
+    assert compared.recommended is None
 
 
 def _without_alloc(file):
