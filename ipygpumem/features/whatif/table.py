@@ -95,7 +95,7 @@ def _notes(result: SettingsComparison) -> list[str]:
     elif result.missing:
         notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
     elif verification.difference:
-        notes.append("No recommendation: these settings save less than 5% of the reserved memory or than this difference.")
+        notes.append("No recommendation: these settings save less than 5% of reserved memory or than this difference.")
     else:
         notes.append("None of these settings saves 5% or more of the reserved memory.")
     return notes
