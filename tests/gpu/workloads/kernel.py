@@ -119,7 +119,9 @@ class Kernel:
         """Run a cell, and return what it displayed and how many seconds it took."""
         shown: dict[str, Any] = {"stdout": "", "stderr": "", "result": "", "displays": [], "error": ""}
         moments = {}
-        for message in self._messages(self._client.execute(code, silent=silent, store_history=not silent)):
+        # otherwise the kernel aborts requests that arrive soon after a failed cell
+        request = self._client.execute(code, silent=silent, store_history=not silent, stop_on_error=False)
+        for message in self._messages(request):
             kind, content = message["msg_type"], message["content"]
             if kind == "status":
                 moments[content["execution_state"]] = _moment(message)
