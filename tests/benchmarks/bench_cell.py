@@ -200,25 +200,38 @@ def _report_cell():
     ]
 
 
+PROGRAM = """
+import numpy
+words = {str(number): [number] for number in range(20_000)}
+values, counts = numpy.unique(numpy.arange(20_000) % 100, return_inverse=True)
+numpy.searchsorted(values, counts[numpy.argsort(counts, kind="stable")])
+x = torch.ones(64, 64, device=device)
+torch.nn.functional.layer_norm(torch.softmax(x.bfloat16() @ x.bfloat16(), -1).float(), (64,)).relu().sum().item()
+del words, values, counts, x
+"""
+
+
 def _memory():
-    """Measure the resident memory of kernels after the same cells, with and without the extension."""
+    """Measure the resident memory of kernels after the same cells, with and without the extension.
+
+    The kernels first run an ordinary program, because code and memory that any program uses are not those of the
+    extension.
+    """
     cells = ["x = torch.ones(2 << 20, device=device); del x"] * 500
     work = "x = [torch.ones(1000, device=device) for _ in range(100)]; del x"
+    start = [START, DEVICE, PROGRAM]
     with tempfile.TemporaryDirectory() as folder:
         recorded = f"%%gpumem --snapshot {folder}/x.pickle\n{work}" if _gpu() else work
-        bare = [START, DEVICE, *cells, *[work] * 20]
-        loaded = [START, DEVICE, LOAD_EXTENSION, *cells, *[recorded] * 20, *["%gpumem who"] * 20]
-        setups = ([START, DEVICE], [START, DEVICE, LOAD_EXTENSION], bare, loaded)
-        pages = _kernel_cells(*((setup, "0") for setup in setups), rounds=1)["pages"]
-    start, loaded, without, with_extension = (count * os.sysconf("SC_PAGE_SIZE") / (1 << 20) for count in pages)
-    growth, own = with_extension - loaded, without - start
-    value = f"+{growth:.1f} MiB, without the extension +{own:.1f} MiB; loading the extension: +{loaded - start:.1f} MiB"
+        bare = [*start, *cells, *[work] * 20]
+        loaded = [*start, LOAD_EXTENSION, *cells, *[recorded] * 20, *["%gpumem who"] * 20]
+        pages = _kernel_cells((bare, "0"), (loaded, "0"), ([*start, LOAD_EXTENSION], "0"), rounds=1)["pages"]
+    without, with_extension, at_start = (count * os.sysconf("SC_PAGE_SIZE") / (1 << 20) for count in pages)
     return [
         {
-            "measure": "kernel after 500 cells with reports, 20 recordings, 20 searches",
-            "value": value,
-            "mib": growth - own,
-            "target": "<= 5 MiB more",
+            "measure": "kernel after 500 reports, 20 recordings, 20 searches: more memory than without the extension",
+            "value": f"{with_extension - without:.1f} MiB, of which {with_extension - at_start:.1f} MiB after loading",
+            "mib": with_extension - without,
+            "target": "<= 5 MiB",
         }
     ]
 
