@@ -195,7 +195,7 @@ def test_interrupt_while_a_file_is_opened(tmp_path, function):
     with contextlib.suppress(KeyboardInterrupt):
         function(tmp_path / "x", *([b""] if function is write_file else []))
     sys.setprofile(None)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_threads_that_write_one_file(tmp_path):
@@ -205,7 +205,7 @@ def test_threads_that_write_one_file(tmp_path):
     def write(number):
         with replacing(check_path(tmp_path / "x")) as file:
             file.write(b"%d" % number * 1000)
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=200)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(write, range(4)))
@@ -282,7 +282,7 @@ for path in ({str(closed / "x.pickle")!r}, {str(locked)!r}):
         if folder == Path(tempfile.gettempdir()):
             break
         folder.chmod(0o755)  # pytest closes its folders to other users
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False)
     assert process.stdout.splitlines() == [
         f"cannot write to {closed}: Permission denied",
         f"{locked} is write-protected",

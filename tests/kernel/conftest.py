@@ -61,7 +61,7 @@ class Kernel:
         # otherwise the kernel aborts requests that arrive soon after a failed cell
         return self.client.execute(code, allow_stdin=False, stop_on_error=False, **options)
 
-    def answer(self, request, timeout=60):
+    def answer(self, request, timeout=200):
         """Collect the messages for a request until its reply has arrived and the kernel is idle."""
         answer, idle = Answer({}), False
         end = time.monotonic() + timeout
@@ -129,7 +129,7 @@ def kernel(make_manager):
     client = manager.blocking_client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=200)
         kernel = Kernel(manager, client)
         kernel.run("%load_ext ipygpumem")
         yield kernel
@@ -215,7 +215,7 @@ def run(kernel):
         displays = Displays()
         displays.kinds, displays.printed = [], ""
         requests = [_execute(kernel, text, stdin=stdin, cell=cell) for text in (code, *also)]
-        pending, end = set(requests), time.monotonic() + 60
+        pending, end = set(requests), time.monotonic() + 200
         while pending:
             message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
             parent = message["parent_header"].get("msg_id")
@@ -227,7 +227,7 @@ def run(kernel):
             if message["msg_type"] not in {"status", "execute_input"}:
                 displays.kinds.append(message["msg_type"])
         for _ in requests:
-            kernel.client.get_shell_msg(timeout=60)
+            kernel.client.get_shell_msg(timeout=200)
         displays.texts = [
             [output["data"]["text/plain"] for output in displays.by_request.get(request, ())] for request in requests
         ]

@@ -77,7 +77,7 @@ def test_interrupt(kernel, head, body, ename):
     """An interrupted cell has a report, and so have the following cells."""
     request = kernel.send(f"{head}print('begun', flush=True)\n{body}")
     while True:
-        message = kernel.client.get_iopub_msg(timeout=30)
+        message = kernel.client.get_iopub_msg(timeout=200)
         if message["msg_type"] == "stream":
             break
     time.sleep(0.2)

@@ -27,7 +27,7 @@ def execute(manager):
 
     def execute_cells(*cells, **options):
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        client = nbclient.NotebookClient(notebook, timeout=60, km=manager, **options)
+        client = nbclient.NotebookClient(notebook, timeout=200, km=manager, **options)
         try:
             client.execute()
         except CellExecutionError as error:
@@ -63,7 +63,7 @@ def executed():
         "%unload_ext ipygpumem\nz = b'x' * (64 << 20)",
     )
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    return nbclient.NotebookClient(notebook, timeout=60, allow_errors=True).execute()
+    return nbclient.NotebookClient(notebook, timeout=200, allow_errors=True).execute()
 
 
 def test_outputs(executed):

@@ -23,7 +23,7 @@ def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     cells = [LOAD.format(log=str(folder / "s.jsonl")), *CELLS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=60, allow_errors=True).execute()
+    nbclient.NotebookClient(notebook, timeout=200, allow_errors=True).execute()
     nbformat.validate(notebook)
     nbformat.write(notebook, folder / "run.ipynb")
     return folder
@@ -97,9 +97,9 @@ def test_log_outlives_kernel(tmp_path, make_manager):
     client = manager.blocking_client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=200)
         for code in (LOAD.format(log=str(path)), "x = 1", "y = 2"):
-            client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
+            client.execute_interactive(code, timeout=200, output_hook=lambda message: None)
         client.execute("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
         manager.shutdown_kernel(now=True)
     finally:

@@ -22,7 +22,7 @@ def kernel(monkeypatch, make_manager):
     manager.start_kernel(env={**os.environ, "JPY_SESSION_NAME": "/home/me/train.ipynb"})
     client = manager.client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
+    client.wait_for_ready(timeout=200)
     yield client, manager.provisioner.pid
     client.stop_channels()
 
@@ -39,10 +39,10 @@ def test_kernel_and_its_child(kernel):
     outputs = []
     code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '60']); print(child.pid)"
     client.execute_interactive(
-        code, timeout=60, output_hook=lambda message: outputs.append(message["content"].get("text", ""))
+        code, timeout=200, output_hook=lambda message: outputs.append(message["content"].get("text", ""))
     )
     child_pid = int("".join(outputs))
     child = ProcessInfoCache().lookup(child_pid, trusted=True)
     assert (child.role, child.name) == ("", "sleep"), "the child of a kernel is not a kernel"
     assert processes._is_descendant(psutil.Process(child_pid)), "a grandchild is a descendant"
-    client.execute_interactive("child.kill()", timeout=60)
+    client.execute_interactive("child.kill()", timeout=200)

@@ -25,7 +25,7 @@ def test_unattended_notebook_has_the_image_and_no_widget():
     ]
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(notebook, timeout=60).execute()
+    nbclient.NotebookClient(notebook, timeout=200).execute()
     for cell, name in ((notebook.cells[1], "gpt_small"), (notebook.cells[2], "resnet50")):
         (output,) = cell.outputs
         assert output.output_type == "display_data"
@@ -60,7 +60,7 @@ def ask(kernel, comm, question):
     message = client.session.msg("comm_msg", content)
     client.shell_channel.send(message)
     while True:
-        answer = client.get_iopub_msg(timeout=30)
+        answer = client.get_iopub_msg(timeout=200)
         if answer["msg_type"] == "comm_msg" and answer["parent_header"].get("msg_id") == message["header"]["msg_id"]:
             data = answer["content"]["data"]
             assert data["method"] == "custom"
@@ -102,7 +102,7 @@ def test_snapshot_notebook_runs_without_gpu(tmp_path):
     """Only cells with the tag ``gpu`` record snapshots. The others use the sample file of the package."""
     notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "snapshots.ipynb", as_version=4)
     notebook.cells = [cell for cell in notebook.cells if "gpu" not in cell.metadata.get("tags", [])]
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output.output_type == "error"]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 1

@@ -63,8 +63,8 @@ def test_note_of_blocks_in_two_threads():
 
     def task():
         with measure() as m:
-            barrier.wait(10)
-            barrier.wait(10)
+            barrier.wait(60)
+            barrier.wait(60)
         return m.report
 
     with ThreadPoolExecutor(2) as pool:

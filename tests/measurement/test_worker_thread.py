@@ -145,7 +145,7 @@ def test_process_ends_while_the_worker_runs():
         "worker.start(0, 0.001)\n"
         "time.sleep(0.1)\n"
     )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert (process.returncode, process.stderr) == (0, "")
 
 
@@ -167,7 +167,7 @@ def test_idle_worker_ends_and_can_start_again(make, monkeypatch):
     assert threads() == [thread]
     worker.pause()
     now[0] += 1.1 * module.IDLE_SECONDS
-    thread.join(timeout=60)
+    thread.join(timeout=200)
     assert not thread.is_alive()
     assert worker._thread is None
     worker.pause()

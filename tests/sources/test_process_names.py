@@ -18,7 +18,7 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.host import ProcessInfoCache, own_pid
 
 MIB = 1 << 20
-SLEEP = "import time; time.sleep(60)"
+SLEEP = "import time; time.sleep(300)"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def start(monkeypatch):
 
 def _running(pid, program):
     """Wait until a process runs its program."""
-    for _ in range(200):
+    for _ in range(6000):
         if psutil.Process(pid).cmdline()[:1] == [program]:
             return
         time.sleep(0.01)
@@ -88,7 +88,7 @@ def test_child(start, outermost):
 
 def test_grandchild_is_a_child(start, outermost):
     shell = start("/bin/sh", "-c", "sleep 60 & wait")
-    for _ in range(200):
+    for _ in range(6000):
         children = psutil.Process(shell.pid).children()
         if children:
             break

@@ -37,7 +37,7 @@ def query(folder, snapshots, questions, settings=None):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=200,
     )
     return json.loads(process.stdout)
 

@@ -151,7 +151,7 @@ def test_page_requires_only_numpy(tmp_path):
         "snapshot.view()._ipython_display_()\n"
     )
     command = [sys.executable, "-c", code, str(files.path("gpt_small")), str(tmp_path / "x.html")]
-    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     assert process.stdout.startswith("GPU 0: peak 1.8 GiB requested")
     assert process.stdout.endswith("(to open the viewer in a browser, run ipygpumem view FILE in a shell)\n")
     assert snapshots_of(tmp_path / "x.html")
@@ -211,7 +211,7 @@ from ipygpumem.viewer import write
 tempfile.tempdir, write._LIFETIME, write._open = {str(tmp_path)!r}, 1, lambda address: True
 print(write.open_page([Snapshot.load({str(files.path("gpt_small"))!r})])[0])
 """
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200)
     directory = Path(process.stdout.strip()).parent
     while directory.exists():
         time.sleep(0.05)

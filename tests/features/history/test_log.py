@@ -30,7 +30,7 @@ reports.log = sys.argv[1]
 
 def script(code, path):
     return subprocess.run(
-        [sys.executable, "-c", HEAD + code, str(path)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", HEAD + code, str(path)], capture_output=True, text=True, check=False, timeout=200
     )
 
 

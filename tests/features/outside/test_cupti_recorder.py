@@ -445,7 +445,7 @@ def test_close_while_other_threads_start(records, cupti):
         time.sleep(0.01)
     stop.set()
     for user in users:
-        user.join(timeout=30)
+        user.join(timeout=200)
         assert not user.is_alive()
     records.close()
     assert intervals

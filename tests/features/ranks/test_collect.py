@@ -379,7 +379,7 @@ def test_torchrun(tmp_path, count):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(ipygpumem.__file__).parents[1])}
     subprocess.run(
-        [*command, str(script), str(tmp_path / "run")], check=True, timeout=120, env=environment, capture_output=True
+        [*command, str(script), str(tmp_path / "run")], check=True, timeout=200, env=environment, capture_output=True
     )
     ranks = read_ranks(tmp_path / "run")
     assert [member.name for member in ranks.members] == [str(rank) for rank in range(count)]

@@ -75,5 +75,5 @@ def test_tables_are_the_same_in_every_process():
         "print(hashlib.sha256(Snapshot.load(sys.argv[1]).encode()).hexdigest())"
     )
     command = [sys.executable, "-c", code, str(files.path("gpt_small"))]
-    other_process = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True).stdout
+    other_process = subprocess.run(command, capture_output=True, check=True, timeout=200, text=True).stdout
     assert other_process.strip() == hashlib.sha256(files.snapshot("gpt_small").encode()).hexdigest()
