@@ -187,9 +187,7 @@ COMMANDS = (
             _DEVICE,
             *_GROUPS,
             Option(("--first",), "EVENT", "include only allocations made after this event", default=-1, type=_integer),
-            Option(
-                ("--last",), "EVENT", "include only allocations live after EVENT (default: the last)", type=_integer
-            ),
+            Option(("--last",), "EVENT", "include only allocations live after EVENT (default: last)", type=_integer),
         ),
         shell=_query(_leaks),
     ),

@@ -17,7 +17,6 @@ class OtherProcess:
     """Another process that uses a device. Field names match the report format.
 
     Attributes:
-        pid: Process ID in NVML's list.
         amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
@@ -67,8 +66,7 @@ class OtherProcessChange:
     """Change in the memory of another process on one device during a measurement. Field names match the report format.
 
     Attributes:
-        before: Memory usage at the start in bytes; 0 if the process was not using the device.
-        after: Memory usage at the end in bytes; 0 if the process was not using the device.
+        before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device.
     """
 
     device: str

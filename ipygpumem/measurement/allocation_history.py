@@ -171,7 +171,6 @@ class AllocationHistory:
         own: Whether this package started the recording.
         context: Events that should have stacks: ``"all"``, ``"alloc"`` (only allocations), or None for no stacks.
         pauses: Whether stacks of frees are not recorded during backward passes, because of a bug in PyTorch.
-        started_us: Time at which `start` was called, in microseconds since the Unix epoch.
         lost: Reason why events are missing; empty if no events are known to be missing.
     """
 

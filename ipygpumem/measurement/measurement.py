@@ -89,13 +89,7 @@ class MeasurementObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """Options for a measurement.
-
-    Attributes:
-        reset_peaks: Whether to reset PyTorch's peak counters. Otherwise, some peaks may be upper bounds.
-        reset_host_peak: Whether to reset peak resident memory, which lowers the program's ``ru_maxrss``.
-        synchronize: Whether to wait for the current stream of each device before and after the measured code.
-    """
+    """Options that correspond to the arguments ``peaks``, ``host_peak`` and ``synchronize`` of `measure`."""
 
     reset_peaks: bool = True
     reset_host_peak: bool = False

@@ -36,8 +36,6 @@ class BackwardPass:
     """A backward pass: its caller and its place in the sequence of allocation events.
 
     Attributes:
-        begin: Position before the backward pass.
-        end: Position after the backward pass.
         stack: Python stack of the caller as ``(file, line)`` tuples, innermost frame first.
     """
 

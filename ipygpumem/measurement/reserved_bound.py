@@ -26,11 +26,9 @@ class CounterReading:
     """Counters of PyTorch's allocator on one device.
 
     Attributes:
-        begin: Time before the counters were read, in seconds since the start of the measurement.
-        end: Time after the counters were read, in seconds since the start of the measurement.
+        begin, end: Times before and after the counters were read, in seconds since the start of the measurement.
         reserved: Current reserved memory in bytes.
-        allocated: Total size of all segments allocated from CUDA so far, in bytes.
-        freed: Total size of all segments returned to CUDA so far, in bytes.
+        allocated, freed: Total size of all segments allocated from and returned to CUDA so far, in bytes.
     """
 
     begin: float

@@ -31,7 +31,6 @@ class SnapshotData:
 
     Attributes:
         name: File name, or ``"snapshot"`` if there is no file.
-        timelines: Timeline of each device, by device index.
         segments: Segments of all devices at the end.
         texts: Strings that columns refer to by index.
         pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.

@@ -44,8 +44,6 @@ class Device:
     """CUDA device visible to this process.
 
     Attributes:
-        name: Name of the device in PyTorch, for example ``cuda:0``.
-        total: Total memory in bytes according to PyTorch.
         nvml: NVML library; None if NVML cannot query this device.
         own_pid: ID of this process in NVML's process list; None if unknown.
         mode: How memory usage is attributed (see `DeviceReading`).

@@ -214,8 +214,7 @@ class PngImage:
 
     Attributes:
         png: Contents of the PNG file, usually at most `MAX_BYTES` long.
-        width: Width in CSS pixels. The PNG file can have up to twice as many pixels in each dimension.
-        height: Height in CSS pixels.
+        width, height: Size in CSS pixels. The PNG file can have up to twice as many pixels in each dimension.
         text: Description for front ends that do not show images.
     """
 

@@ -36,8 +36,6 @@ class ExplanationStep:
 
     Attributes:
         amount: Size in bytes; None if unknown.
-        todo: Advice on reducing the size; empty if there is none.
-        note: Explanation of the step; empty if there is none.
     """
 
     label: str

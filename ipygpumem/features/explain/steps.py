@@ -188,9 +188,8 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
     steps = [ExplanationStep("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
         todo = "returned to the cache after torch.cuda.synchronize()"
-        steps.append(
-            ExplanationStep("pending (freed, waiting for another stream)", "cache", reading.pending, counter, todo)
-        )
+        label = "pending (freed, waiting for another stream)"
+        steps.append(ExplanationStep(label, "cache", reading.pending, counter, todo))
     if reading.cached is not None and cache is not None:
         steps += _cache_steps(reading.cached, cache)
     elif reading.cached:

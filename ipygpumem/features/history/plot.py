@@ -11,18 +11,7 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.core.text import clip
 from ipygpumem.core.units import duration, many, size
 from ipygpumem.features.history.model import ReportRow
-from ipygpumem.viewer.plot_image import (
-    INK,
-    LEFT,
-    PLOT_WIDTH,
-    POINT,
-    RIGHT,
-    SOFT,
-    LegendItem,
-    PlotLayout,
-    PngImage,
-    render,
-)
+from ipygpumem.viewer import plot_image
 
 _TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
 _MAX_DEVICES = 8
@@ -58,56 +47,58 @@ class _DevicePanel:
         self.failed = np.array([row.ooms > 0 or row.success is False for row in rows])
 
 
-def history_plot(rows: Sequence[ReportRow], title: str) -> PngImage:
+def history_plot(rows: Sequence[ReportRow], title: str) -> plot_image.PngImage:
     """Plot each device, with one bar per measurement or pixel. Raises `OptionError` without matplotlib."""
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
     highest = [f"{panel.device}: highest usage {size(int(panel.highest.max()))}" for panel in panels]
     height = _TOP + (_PANEL_HEIGHT * len(panels) + _LEGEND if panels else 30)
     text = "; ".join(highest) or "no measurements yet"
-    return render(height, lambda layout: _draw(layout, panels, title), text)
+    return plot_image.render(height, lambda layout: _draw(layout, panels, title), text)
 
 
-def _draw(layout: PlotLayout, panels: list[_DevicePanel], title: str) -> None:
+def _draw(layout: plot_image.PlotLayout, panels: list[_DevicePanel], title: str) -> None:
     measurements = {row.measurement: row.seconds for panel in panels for row in panel.rows}
     total = duration(sum(measurements.values()))
     info = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "no measurements yet"
-    layout.title(RIGHT, 20, clip(title, 48), info, size=14)
+    layout.title(plot_image.RIGHT, 20, clip(title, 48), info, size=14)
     for number, panel in enumerate(panels):
         _draw_panel(layout, panel, _TOP + _PANEL_HEIGHT * number + _PANEL_TOP)
     if panels:
         areas = {label: color for panel in panels for color, label in panel.colors.values()}
-        items: list[LegendItem] = [(color, label, None) for label, color in areas.items()]
-        items.append((INK, "peak" if panels[0].device == HOST else "tensors at the peak", "solid"))
+        items: list[plot_image.LegendItem] = [(color, label, None) for label, color in areas.items()]
+        items.append((plot_image.INK, "peak" if panels[0].device == HOST else "tensors at the peak", "solid"))
         if any(panel.failed.any() for panel in panels):
             items.append((_FAILED, "failed", "solid"))
-        layout.legend(LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
+        layout.legend(plot_image.LEFT, _TOP + _PANEL_HEIGHT * len(panels) + 3, items)
 
 
-def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
+def _draw_panel(layout: plot_image.PlotLayout, panel: _DevicePanel, top: float) -> None:
     count = len(panel.rows)
     edges = np.linspace(0, count, min(count, layout.columns) + 1)
     parts = itertools.pairwise(edges.astype(np.int64))
     shown = np.array([first + panel.highest[first:end].argmax() for first, end in parts])
     edges -= 0.5
-    width = max(count, PLOT_WIDTH / _MAX_BAR)
+    width = max(count, plot_image.PLOT_WIDTH / _MAX_BAR)
     axes = layout.plot(top, _PLOT_HEIGHT, (-0.5, width - 0.5), panel.limit, _TICK_LIMIT)
     ends = np.append(shown, shown[-1])  # each step continues to the next edge
     colors = [color for color, _ in panel.colors.values()]
     options = {"step": "post", "antialiased": False, "linewidth": 0}
     axes.stackplot(edges, panel.usage[ends].T, colors=colors, **options)
     axes.fill_between(edges, panel.usage[ends].sum(axis=1), panel.highest[ends], color=_UP_TO_PEAK, **options)
-    if PLOT_WIDTH / width >= _MIN_BAR_WITH_GAP:
-        axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=POINT)
+    if plot_image.PLOT_WIDTH / width >= _MIN_BAR_WITH_GAP:
+        axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=plot_image.POINT)
     failed = np.where(panel.failed[shown], panel.limit, np.nan)
-    for heights, color, thickness in ((panel.peaks[shown], INK, 2), (failed, _FAILED, 8)):
+    for heights, color, thickness in ((panel.peaks[shown], plot_image.INK, 2), (failed, _FAILED, 8)):
         drawn = np.isfinite(heights)  # matplotlib 3.6 warns about NaN
-        axes.hlines(heights[drawn], edges[:-1][drawn], edges[1:][drawn], color=color, linewidth=thickness * POINT)
+        axes.hlines(
+            heights[drawn], edges[:-1][drawn], edges[1:][drawn], color=color, linewidth=thickness * plot_image.POINT
+        )
     info = [f"highest usage {size(int(panel.highest.max()))}"]
     if panel.capacity is not None and panel.capacity > panel.limit:
         info.append(f"capacity {size(panel.capacity)}, above the plot")
     elif panel.capacity is not None:
-        axes.axhline(panel.capacity, color=SOFT, linewidth=POINT, linestyle=(0, (4, 3)))
+        axes.axhline(panel.capacity, color=plot_image.SOFT, linewidth=plot_image.POINT, linestyle=(0, (4, 3)))
         info.append(f"capacity {size(panel.capacity)} (dashed line)")
     unknown = [
         label
@@ -116,8 +107,10 @@ def _draw_panel(layout: PlotLayout, panel: _DevicePanel, top: float) -> None:
     ]
     if unknown:
         info.append(f"partly unknown: {' and '.join(unknown)}")
-    layout.title(LEFT, top - 12, clip(panel.device, 24), " · ".join(info))
+    layout.title(plot_image.LEFT, top - 12, clip(panel.device, 24), " · ".join(info))
     numbers = range(0, count, -(-count // _MAX_LABELS))
     cells = [(number, panel.rows[number].cell) for number in numbers]
-    layout.label_x(axes, [(number, f"In [{cell}]") for number, cell in cells if cell is not None], fontsize=10 * POINT)
-    axes.tick_params(axis="x", length=0, pad=8 * POINT)
+    layout.label_x(
+        axes, [(number, f"In [{cell}]") for number, cell in cells if cell is not None], fontsize=10 * plot_image.POINT
+    )
+    axes.tick_params(axis="x", length=0, pad=8 * plot_image.POINT)

@@ -30,10 +30,8 @@ def line_table(device: DeviceLines) -> Table:
     for listing in device.listings:
         rows += [TableRow("", _EMPTY, 0, note=listing.title), *_source_rows(listing.lines, scale)]
     if device.elsewhere is not None:
-        rows += [
-            TableRow("", _EMPTY, 0, note="elsewhere"),
-            _use_row("", "other code and threads", device.elsewhere, scale),
-        ]
+        rows.append(TableRow("", _EMPTY, 0, note="elsewhere"))
+        rows.append(_use_row("", "other code and threads", device.elsewhere, scale))
     rows.append(TableRow("", _EMPTY, 0, note="entire device, at the end and at the peak"))
     for label, end, peak, shown in (
         ("requested", device.end_requested, device.peak_requested, True),
@@ -65,13 +63,9 @@ def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
 def _use_row(number: str, text: str, use: LineUsage | None, scale: int) -> TableRow:
     if use is None:
         return TableRow(number, _EMPTY, 1, note=text)
-    cells = (
-        "" if use.after is None else precise_size(use.after),
-        "" if use.peak is None else precise_size(use.peak),
-        _bytes_and_count(use.allocated, use.allocations),
-        _bytes_and_count(use.freed, use.frees),
-        precise_size(use.kept) if use.kept else "",
-    )
+    usage = ["" if nbytes is None else precise_size(nbytes) for nbytes in (use.after, use.peak, use.kept or None)]
+    counts = _bytes_and_count(use.allocated, use.allocations), _bytes_and_count(use.freed, use.frees)
+    cells = (*usage[:2], *counts, usage[2])
     return TableRow(number, cells, 1, bar=(use.after or 0) / scale, light_bar=(use.peak or 0) / scale, note=text)
 
 

@@ -34,7 +34,6 @@ class ModuleCallEvent:
 
     Attributes:
         module: Index of the module; for a graph, of the module that calls it, or -1 if no module of the model calls it.
-        enter: Whether this is the start of the call.
         root: Source file of the thread's outermost frame, which identifies the thread in a recording.
         phases: Names of the running phases, outermost first.
         graph: The compiled graph; None for a call to a module.

@@ -93,7 +93,6 @@ class RecordingInterval:
     """Recording of the allocations during one measurement, with their totals.
 
     Attributes:
-        devices: Totals of memory outside PyTorch by device index.
         seconds: Time in seconds for which the recording was paused.
         lost: Number of times that CUPTI found no free buffer.
         problem: Reason why recording ended early; empty if it did not.

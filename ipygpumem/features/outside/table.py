@@ -68,11 +68,8 @@ def outside_sentence(outside: OutsideMemory) -> str:
     if abs(outside.idle) >= VISIBLE:
         parts.append(f"{_IDLE} {signed(outside.idle)}")
     if outside.grade.trust == "unknown":
-        parts += [
-            f"{pool.name} {signed(pool.change if pool.change is not None else pool.used or 0)}"
-            for pool in outside.pools
-            if _has_changed(pool)
-        ]
+        changed = [pool for pool in outside.pools if _has_changed(pool)]
+        parts += [f"{pool.name} {signed((pool.used if pool.change is None else pool.change) or 0)}" for pool in changed]
     elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
         rest = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
         parts.append(f"{rest} {signed(outside.rest)}")
@@ -99,13 +96,8 @@ def _library_sentence(library: LibraryMemory) -> str:
 def _library_row(library: LibraryMemory, kind: str | None = None) -> TableRow:
     kind = _KINDS[library.memory] if kind is None else kind
     label = f"{library.library}{kind}{', from a CUDA memory pool' if library.pooled else ''}"
-    cells = (
-        change_text(library.change),
-        change_text(library.peak),
-        size(library.allocated),
-        size(library.freed),
-        f"{library.allocations:,}",
-    )
+    changes, totals = map(change_text, (library.change, library.peak)), map(size, (library.allocated, library.freed))
+    cells = (*changes, *totals, f"{library.allocations:,}")
     return TableRow(label, cells, 1, note=library.file if library.file not in label else "")
 
 

@@ -13,18 +13,7 @@ from ipygpumem.core.units import duration, many, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.snapshot.export.encode import encode_columns
-from ipygpumem.viewer.plot_image import (
-    INK,
-    LEFT,
-    POINT,
-    RIGHT,
-    LegendItem,
-    PlotLayout,
-    PngImage,
-    mark_peak,
-    render,
-    time_ticks,
-)
+from ipygpumem.viewer import plot_image
 from ipygpumem.viewer.write import PageData, document
 
 _MAX_DEVICES = 4
@@ -37,7 +26,7 @@ _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
 _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc")
 
 
-def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
+def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> plot_image.PngImage:
     """Plot the timelines of a profile; raise `OptionError` if matplotlib is not installed."""
     shown = timelines[:_MAX_DEVICES]
     legend_rows = [-(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS) for timeline in shown]
@@ -46,12 +35,14 @@ def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> PngImage:
     if len(timelines) > len(shown):
         info += f"; {many(len(timelines) - len(shown), 'more device')} on the timeline page"
 
-    def draw(layout: PlotLayout) -> None:
-        layout.title(RIGHT, 20, clip(name, 60), info, size=14)
+    def draw(layout: plot_image.PlotLayout) -> None:
+        layout.title(plot_image.RIGHT, 20, clip(name, 60), info, size=14)
         for timeline, top in zip(shown, tops[:-1], strict=True):
             _draw_panel(layout, timeline, top + _PANEL_TOP)
 
-    return render(tops[-1], draw, "; ".join(f"{timeline.device}: {_peak_label(timeline)}" for timeline in shown))
+    return plot_image.render(
+        tops[-1], draw, "; ".join(f"{timeline.device}: {_peak_label(timeline)}" for timeline in shown)
+    )
 
 
 def _peak_label(timeline: CategoryTimeline) -> str:
@@ -64,11 +55,11 @@ def _legend_categories(timeline: CategoryTimeline) -> list[int]:
     return [category for category in _ORDER if used[category]]
 
 
-def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> None:
+def _draw_panel(layout: plot_image.PlotLayout, timeline: CategoryTimeline, top: float) -> None:
     limit = max(float(timeline.total.max()), 1.0) * _HEADROOM
     seconds = max(timeline.end - timeline.start, 1) / 1e9
     axes = layout.plot(top, _PLOT_HEIGHT, (0, seconds), limit, _TICK_LIMIT)
-    layout.label_x(axes, time_ticks(0, seconds))
+    layout.label_x(axes, plot_image.time_ticks(0, seconds))
     rows = _highest_rows(timeline, layout.columns)
     usage = np.maximum(timeline.usage[np.append(rows, rows[-1])], 0)[:, _ORDER]
     colors = [_COLORS[category] for category in _ORDER]
@@ -79,16 +70,18 @@ def _draw_panel(layout: PlotLayout, timeline: CategoryTimeline, top: float) -> N
         info.append(f"peak reserved {size(int(timeline.reserved.max()))}")
         reserved = np.where(has_counter, timeline.reserved, np.nan)
         times = (timeline.time - timeline.start) / 1e9
-        axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * POINT, drawstyle="steps-post")
-    layout.title(LEFT, top - 12, timeline.device, " · ".join(info))
+        axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * plot_image.POINT, drawstyle="steps-post")
+    layout.title(plot_image.LEFT, top - 12, timeline.device, " · ".join(info))
     row, nbytes = timeline.peak
-    mark_peak(axes, timeline.elapsed(row) / 1e9, nbytes, _peak_label(timeline))
+    plot_image.mark_peak(axes, timeline.elapsed(row) / 1e9, nbytes, _peak_label(timeline))
     usage_at_peak = timeline.usage[row].tolist()
-    items: list[LegendItem] = [
+    items: list[plot_image.LegendItem] = [
         (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(usage_at_peak[category])}", None)
         for category in _legend_categories(timeline)
     ]
-    layout.legend(LEFT, top + _PLOT_HEIGHT + 25, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)
+    layout.legend(
+        plot_image.LEFT, top + _PLOT_HEIGHT + 25, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=plot_image.INK
+    )
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:

@@ -30,8 +30,7 @@ class CategoryTimeline:
         allocated: The allocator's counter of allocated bytes after each change, including memory that was allocated
             before the profile; -1 if unknown. None on the host, whose allocator counts only during profiling.
         reserved: The allocator's counter of reserved bytes after each change; -1 or None as for ``allocated``.
-        start: Start of the time axis in nanoseconds since the Unix epoch.
-        end: End of the time axis in nanoseconds since the Unix epoch.
+        start, end: Bounds of the time axis in nanoseconds since the Unix epoch.
     """
 
     device: str

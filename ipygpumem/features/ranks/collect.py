@@ -192,9 +192,7 @@ _MAX_MISSING = 100_000
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
     """Return one result per rank from the newest run, by file stem, and add other files to ``faults``."""
     newest = max(results.values(), key=_start, default=None)
-    earlier = {
-        stem: reason for stem, result in results.items() if newest and (reason := _earlier_reason(result, newest))
-    }
+    earlier = {stem: reason for stem, result in results.items() if newest and (reason := _why_earlier(result, newest))}
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
     chosen: dict[str, str] = {}
@@ -213,7 +211,7 @@ def _start(result: RankResult) -> float:
     return -math.inf if result.origin is None else result.origin.start
 
 
-def _earlier_reason(result: RankResult, newest_result: RankResult) -> str:
+def _why_earlier(result: RankResult, newest_result: RankResult) -> str:
     """Return the reason why a result is not from the newest run, or "" if it may be from that run."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:

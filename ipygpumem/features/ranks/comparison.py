@@ -66,8 +66,7 @@ class RankComparison:
 
     Attributes:
         typical: Name of the typical rank, which is closest to the median of all ranks.
-        outlier_peak: Requested memory at the outlier's peak, in bytes.
-        typical_peak: Requested memory at the typical rank's peak, in bytes.
+        outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
         compared: Number of ranks with a snapshot.
         alike: Number of these ranks with the same lines and sizes as the typical rank, including that rank.

@@ -14,18 +14,7 @@ from ipygpumem.features.history.model import SORT_COLUMNS, ReportRow
 from ipygpumem.features.history.table import HOST_NOTE, descending, row_cells, row_outcome
 from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.ranks import DEFAULT_ROWS
-from ipygpumem.features.ranks.comparison import (
-    METRICS,
-    DeviceUsage,
-    RankComparison,
-    RankRow,
-    Spread,
-    compare_ranks,
-    device_usage,
-    rank_rows,
-    slow_ranks,
-    spreads,
-)
+from ipygpumem.features.ranks import comparison as ranks
 from ipygpumem.features.ranks.model import RankInfo, RankResult
 
 _UUID_DIGITS = 8
@@ -53,19 +42,19 @@ def ranks_tables(
     ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order;
     ``by="rank"`` keeps the order of ``results``. ``code`` is the label of the code that was run, or empty.
     """
-    rows = rank_rows(results)
+    rows = ranks.rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
     tables = [replace(usage, title=f"{usage.title} ran: {code}") if code else usage]
-    if listed := spreads(rows):
+    if listed := ranks.spreads(rows):
         tables.append(_spread_table(listed, role))
-    if devices := device_usage(results):
+    if devices := ranks.device_usage(results):
         tables.append(_device_table(devices, role, limit))
-    if comparison := compare_ranks(results):
+    if comparison := ranks.compare_ranks(results):
         tables.append(_comparison_table(comparison, role))
     return [*tables, *_notes_tables(results, role, limit)]
 
 
-def _usage_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: str, by: str, limit: int) -> Table:
+def _usage_table(results: Sequence[RankResult], rows: Sequence[ranks.RankRow], role: str, by: str, limit: int) -> Table:
     hosts = list(dict.fromkeys(result.host for result in results if result.host))
     reported = [row for _, row in rows if row is not None]
     largest = max((row.peak or 0 for row in reported), default=0) or 1
@@ -114,37 +103,32 @@ def _missing_reason(result: RankResult) -> str:
     return ", ".join(parts)
 
 
-def _spread_table(listed: Sequence[Spread], role: str) -> Table:
+def _spread_table(listed: Sequence[ranks.Spread], role: str) -> Table:
     several = len({device for spread in listed for _, device in (spread.lowest_of, spread.highest_of)}) > 1
     rows, similar = [], []
     for spread in listed:
-        label = METRICS[spread.metric]
+        label = ranks.METRICS[spread.metric]
         if _is_similar(spread):
             similar.append(label)
             continue
-        values = (spread.lowest, spread.median, spread.highest)
-        lowest, middle, highest = (
-            duration(value) if spread.metric == "seconds" else change_text(round(value)) for value in values
-        )
-        lowest_name, highest_name = (
-            ", ".join(rank_and_device) if several else rank_and_device[0]
-            for rank_and_device in (spread.lowest_of, spread.highest_of)
-        )
-        cells = (lowest, lowest_name, middle, highest, highest_name)
+        values, is_time = (spread.lowest, spread.median, spread.highest), spread.metric == "seconds"
+        lowest, middle, highest = (duration(value) if is_time else change_text(round(value)) for value in values)
+        names = [", ".join(owner) if several else owner[0] for owner in (spread.lowest_of, spread.highest_of)]
+        cells = (lowest, names[0], middle, highest, names[1])
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
         rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest: {ratio} times the median"))
     notes = (f"similar for all {role}s: {', '.join(similar)}",) if similar else ()
     return Table("spread", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
 
-def _is_similar(spread: Spread) -> bool:
+def _is_similar(spread: ranks.Spread) -> bool:
     difference = spread.highest - spread.lowest
     if spread.metric == "seconds":
         return difference < _SHORT_TIME or spread.highest <= spread.median * _SIMILAR_TIMES
     return difference < VISIBLE
 
 
-def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Table:
+def _device_table(devices: Sequence[ranks.DeviceUsage], role: str, limit: int) -> Table:
     several = len({device.host for device in devices}) > 1
     body = tuple(
         TableRow(
@@ -161,13 +145,13 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     return Table("devices at the end of the measurements", header, body, notes)
 
 
-def _used(device: DeviceUsage) -> str:
+def _used(device: ranks.DeviceUsage) -> str:
     if device.used is None or device.total is None:
         return usage_text(device.used)
     return pair(device.used, device.total)
 
 
-def _comparison_table(comparison: RankComparison, role: str) -> Table:
+def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
     title = "memory at the peak, by line of code"
     if not comparison.lines:
         return Table(f"{title}: the same in all {comparison.compared:,} recordings", (), ())
@@ -221,11 +205,11 @@ def _notes(report: Report) -> Iterator[str]:
         yield from report.profile.sentences()
 
 
-def _rank_notes(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
+def _rank_notes(results: Sequence[RankResult], rows: Sequence[ranks.RankRow], role: str) -> Iterator[str]:
     lost = [result.name for result in results if result.report is None]
     if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
         yield f"no report from {join_names(lost, role)}"
-    median, slow = slow_ranks(results)
+    median, slow = ranks.slow_ranks(results)
     if slow:
         slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()], role)
         yield f"much slower than the median of {duration(median)}: {slowest}"

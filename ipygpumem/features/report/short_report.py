@@ -225,10 +225,8 @@ def report_notes(report: Report) -> list[str]:
         if device.started:
             sentences += _context(report, device)
         if device.after.busy:
-            sentences.append(
-                f"{device.name} was still running kernels at the end: "
-                "memory that is released only when they finish is included"
-            )
+            included = "memory that is released only when they finish is included"
+            sentences.append(f"{device.name} was still running kernels at the end: {included}")
     if report.recording is not None:
         sentences.append(report.recording.sentence())
     if report.profile is not None:

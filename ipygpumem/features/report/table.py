@@ -65,10 +65,8 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 def report_tables(report: Report) -> list[Table]:
     """Return the full breakdown, with a table for each device and the host, without unchanged rows of zeros."""
-    tables = [
-        _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
-    ]
-    tables.append(_host_table(report.host))
+    used = [device for device in report.devices.values() if device.after.context or device.before.context]
+    tables = [*map(_device_table, used), _host_table(report.host)]
     tables = insert_outside_tables(with_change_rows(tables, report), report)
     tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
     tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *report_notes(report)))

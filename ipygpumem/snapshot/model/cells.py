@@ -56,7 +56,6 @@ class RecorderMetadata:
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
-        cells: Executed cells, ordered by start.
         numbers: Execution counts of cells that ran before the recording, by file name.
         dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
         device_totals: Total memory of each device in bytes, by device index.

@@ -66,11 +66,9 @@ class RegionRepetition(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
-        repetition: Index of the repetition, starting at 0.
         first: Event after which the region begins, as in `Snapshot.leaks`.
         last: Last event in the region.
-        before: Requested bytes before the region.
-        after: Requested bytes at the end of the region.
+        before, after: Requested bytes before the region and at its end.
     """
 
     name: str

@@ -59,10 +59,8 @@ def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
         lines.append(f"and {many(len(used) - _MAX_DEVICES, 'more device')} with lower peaks")
     host = snapshot.host_timeline if device is None else None
     if host is not None and len(host.trace):
-        end = f"{size(host.end_requested)} at the end"
-        lines.append(
-            f"pinned host memory: peak {size(host.requested.peak()[1])}, {end}; {many(len(host.trace), 'event')}"
-        )
+        peak, end = size(host.requested.peak()[1]), f"{size(host.end_requested)} at the end"
+        lines.append(f"pinned host memory: peak {peak}, {end}; {many(len(host.trace), 'event')}")
     lines.append(clip(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else "")))
     return "\n".join(lines)
 

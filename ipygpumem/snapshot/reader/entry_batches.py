@@ -40,8 +40,6 @@ class EntryBatch:
     """All candidate entries with the same keys in a part of the file.
 
     Attributes:
-        start: Start position of each entry, ascending.
-        end: End position of each entry.
         memo_before: Number of objects that the preceding entries add to the memo. The last element is the total.
         values: Columns by key. Integers are stored directly. Other values are stored as a memo index, as `NONE`, or as
             -1 - k for a value written inside the entry, where k is its index in ``inline[key]``.

@@ -47,8 +47,6 @@ class FieldReader:
     """Reads the fields of many candidate entries in parallel. Candidates with unexpected contents are removed.
 
     Attributes:
-        start: Start position of each entry.
-        position: Position of the next field.
         memo_count: Number of objects that each entry has added to the memo so far.
         values: Values read so far, as columns by key in the format of `EntryBatch.values`.
         memo_offsets: Columns by key in the format of `EntryBatch.memo_offsets`.

@@ -16,19 +16,7 @@ from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
 from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata, block_key
 from ipygpumem.snapshot.model.columns import HOST, STATES, IndexByValue, Trace
-from ipygpumem.snapshot.reader.checks import (
-    MAX_REPETITIONS,
-    MAX_TOTAL,
-    TextBudget,
-    integer,
-    is_plain,
-    items,
-    mapping,
-    optional,
-    sequence,
-    text,
-    type_name,
-)
+from ipygpumem.snapshot.reader import checks
 from ipygpumem.snapshot.reader.load import ReadLimits
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
@@ -47,7 +35,7 @@ def top_level(value: Any) -> dict[str, Any]:
             raise SnapshotFormatError("this is a list without segments, not a memory snapshot")
         return {"segments": value}
     if type(value) is not dict:
-        raise SnapshotFormatError(f"this is {type_name(value)}, not a memory snapshot")
+        raise SnapshotFormatError(f"this is {checks.type_name(value)}, not a memory snapshot")
     if "segments" not in value and "device_traces" not in value:
         raise SnapshotFormatError("this is a dict with neither 'segments' nor 'device_traces', not a memory snapshot")
     return value
@@ -55,10 +43,10 @@ def top_level(value: Any) -> dict[str, Any]:
 
 def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> list[Trace]:
     """Return the events of each device."""
-    traces = sequence(value, "device_traces")
+    traces = checks.sequence(value, "device_traces")
     if len(traces) > limits.devices:
         raise SnapshotLimitError(f"device_traces has more than {limits.devices:,} devices")
-    lists = [sequence(events, f"device_traces[{device}]") for device, events in enumerate(traces)]
+    lists = [checks.sequence(events, f"device_traces[{device}]") for device, events in enumerate(traces)]
     ids = [id(events) for events in lists if events]
     if len(set(ids)) < len(ids):  # a few bytes could refer to one long list repeatedly
         raise SnapshotFormatError("device_traces contains the same list for several devices")
@@ -70,7 +58,7 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
     if value is None:
         return ()
     if type(value) is not list:
-        return (reader.unread(HOST, f"host_traces is {type_name(value)}, not a list"),)
+        return (reader.unread(HOST, f"host_traces is {checks.type_name(value)}, not a list"),)
     if len(value) > limits.devices and type(value[0]) is list:
         return (reader.unread(HOST, f"host_traces has more than {limits.devices:,} lists"),)
     nested = all(type(events) is list for events in value)
@@ -92,8 +80,8 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
 def host_segments(value: Any) -> list[dict[str, Any]]:
     """Convert the segments of pinned host memory, which consist of one block each, to the format of ``segments``."""
     segments = []
-    for place, item in enumerate(items(value, "host_segments")):
-        segment = mapping(item, f"host_segments[{place}]")
+    for place, item in enumerate(checks.items(value, "host_segments")):
+        segment = checks.mapping(item, f"host_segments[{place}]")
         state = "active_allocated" if segment.get("allocated") else STATES[2 if segment.get("active") else 0]
         block = {"size": segment.get("size"), "state": state, "frames": segment.get("frames")}
         pool = segment.get("segment_pool_id")
@@ -102,10 +90,10 @@ def host_segments(value: Any) -> list[dict[str, Any]]:
     return segments
 
 
-def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
+def read_settings(value: Any, budget: checks.TextBudget) -> dict[str, Any]:
     """Return the allocator settings whose values are strings, numbers, bools or None."""
-    settings = {} if value is None else mapping(value, "allocator_settings")
-    plain = {key: setting for key, setting in settings.items() if is_plain(setting)}
+    settings = {} if value is None else checks.mapping(value, "allocator_settings")
+    plain = {key: setting for key, setting in settings.items() if checks.is_plain(setting)}
     return plain | {
         key: budget.count(str(setting), "allocator_settings")  # JSON has no infinity
         for key, setting in plain.items()
@@ -113,75 +101,75 @@ def read_settings(value: Any, budget: TextBudget) -> dict[str, Any]:
     }
 
 
-def read_sources(value: Any, budget: TextBudget) -> dict[str, str]:
+def read_sources(value: Any, budget: checks.TextBudget) -> dict[str, str]:
     """Return a dict from file names to source code."""
-    sources = {} if value is None else mapping(value, "source_code")
+    sources = {} if value is None else checks.mapping(value, "source_code")
     where = "source_code: a value"
-    return {name: budget.count(text(source, where), where) for name, source in sources.items()}
+    return {name: budget.count(checks.text(source, where), where) for name, source in sources.items()}
 
 
 def read_annotations(value: Any) -> AnnotationTable:
     """Pair START and END entries. An END entry ends the latest open region with the same name and device."""
     names = IndexByValue()
     name, device, time, starts = array("i"), array("q"), array("q"), bytearray()
-    for place, item in enumerate(items(value, "external_annotations")):
+    for place, item in enumerate(checks.items(value, "external_annotations")):
         where = f"external_annotations[{place}]"
-        entry = mapping(item, where)
-        stage = text(entry.get("stage"), f"{where}: stage")
+        entry = checks.mapping(item, where)
+        stage = checks.text(entry.get("stage"), f"{where}: stage")
         if stage not in _STAGES:
             continue  # written by a later PyTorch
-        time.append(integer(entry.get("time_us", 0), f"{where}: time_us", 0))
+        time.append(checks.integer(entry.get("time_us", 0), f"{where}: time_us", 0))
         index = entry.get("device", 0)
-        device.append(_NO_DEVICE if index is None else integer(index, f"{where}: device"))
-        name.append(names[text(entry.get("name"), f"{where}: name")])
+        device.append(_NO_DEVICE if index is None else checks.integer(index, f"{where}: device"))
+        name.append(names[checks.text(entry.get("name"), f"{where}: name")])
         starts.append(stage == "START")
     return paired(tuple(names), np.asarray(name), np.asarray(device), np.asarray(time), np.array(starts, np.bool_))
 
 
-def read_recorder_metadata(value: Any, budget: TextBudget) -> RecorderMetadata:
+def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMetadata:
     """Read the ``ipygpumem`` key. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
-    own = mapping(value, "ipygpumem")
-    integer(own.get("schema", _SCHEMA), "ipygpumem: schema", 1)
-    recording = mapping(own.get("recording", {}), "ipygpumem: recording")
-    dropped = items(recording.get("dropped", ()), "ipygpumem: dropped")
-    numbers = mapping(own.get("numbers", {}), "ipygpumem: numbers")
+    own = checks.mapping(value, "ipygpumem")
+    checks.integer(own.get("schema", _SCHEMA), "ipygpumem: schema", 1)
+    recording = checks.mapping(own.get("recording", {}), "ipygpumem: recording")
+    dropped = checks.items(recording.get("dropped", ()), "ipygpumem: dropped")
+    numbers = checks.mapping(own.get("numbers", {}), "ipygpumem: numbers")
     names: dict[int, str] = {}
     totals: dict[int, int] = {}
     limits: dict[int, int] = {}
-    for place, item in enumerate(items(own.get("devices", ()), "ipygpumem: devices")):
-        device = mapping(item, f"ipygpumem: devices[{place}]")
-        index = integer(device.get("index", place), "ipygpumem: device index", 0)
+    for place, item in enumerate(checks.items(own.get("devices", ()), "ipygpumem: devices")):
+        device = checks.mapping(item, f"ipygpumem: devices[{place}]")
+        index = checks.integer(device.get("index", place), "ipygpumem: device index", 0)
         if device.get("name") is not None:
-            names[index] = budget.count(text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
+            names[index] = budget.count(checks.text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
         if device.get("total") is not None:
-            totals[index] = integer(device["total"], "ipygpumem: device total", 0)
+            totals[index] = checks.integer(device["total"], "ipygpumem: device total", 0)
         if device.get("limit") is not None:
-            limits[index] = integer(device["limit"], "ipygpumem: device limit", 1)
+            limits[index] = checks.integer(device["limit"], "ipygpumem: device limit", 1)
     return RecorderMetadata(
-        version=optional(own.get("version"), text, "ipygpumem: version"),
-        torch=optional(own.get("torch"), text, "ipygpumem: torch"),
-        host=optional(own.get("host"), text, "ipygpumem: host"),
+        version=checks.optional(own.get("version"), checks.text, "ipygpumem: version"),
+        torch=checks.optional(own.get("torch"), checks.text, "ipygpumem: torch"),
+        host=checks.optional(own.get("host"), checks.text, "ipygpumem: host"),
         cells=_read_cells(own.get("cells", ()), budget),
-        numbers={name: integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
-        dropped=tuple(optional(count, integer, "ipygpumem: dropped") for count in dropped),
+        numbers={name: checks.integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
+        dropped=tuple(checks.optional(count, checks.integer, "ipygpumem: dropped") for count in dropped),
         device_names=names,
         device_totals=totals,
         device_limits=limits,
         variables=_read_variables(own.get("variables", ()), budget),
-        readings=_read_readings(mapping(own.get("readings", {}), "ipygpumem: readings")),
-        curves=_read_curves(mapping(own.get("curves", {}), "ipygpumem: curves")),
+        readings=_read_readings(checks.mapping(own.get("readings", {}), "ipygpumem: readings")),
+        curves=_read_curves(checks.mapping(own.get("curves", {}), "ipygpumem: curves")),
     )
 
 
-def _read_variables(value: Any, budget: TextBudget) -> dict[bytes, str]:
+def _read_variables(value: Any, budget: checks.TextBudget) -> dict[bytes, str]:
     where = "ipygpumem: variables"
     variables: dict[bytes, str] = {}
-    for item in items(value, where):
-        entry = mapping(item, where)
-        position = integer(entry.get("device", 0), where, 0), integer(entry.get("address", 0), where, 0)
-        variables[block_key(*position)] = budget.count(text(entry.get("name"), where), where)
+    for item in checks.items(value, where):
+        entry = checks.mapping(item, where)
+        position = checks.integer(entry.get("device", 0), where, 0), checks.integer(entry.get("address", 0), where, 0)
+        variables[block_key(*position)] = budget.count(checks.text(entry.get("name"), where), where)
     return variables
 
 
@@ -209,7 +197,7 @@ def _read_curves(curves: dict[str, Any]) -> dict[str, dict[str, Any]]:
         if any(type(values) is not list for values in lists):
             continue
         repeated += sum(len(values) for values in lists if id(values) in list_ids)
-        if repeated > MAX_REPETITIONS:
+        if repeated > checks.MAX_REPETITIONS:
             raise SnapshotLimitError("ipygpumem: curves: the same list is repeated too often")
         list_ids.update(map(id, lists))
         if len(lists[0]) == len(lists[1]) and all(map(_are_integers, (*lists, [device]))):
@@ -218,7 +206,7 @@ def _read_curves(curves: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _are_integers(values: list[Any]) -> bool:
-    return set(map(type, values)) <= {int} and all(-MAX_TOTAL < value < MAX_TOTAL for value in values)
+    return set(map(type, values)) <= {int} and all(-checks.MAX_TOTAL < value < checks.MAX_TOTAL for value in values)
 
 
 def _dicts(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -227,18 +215,20 @@ def _dicts(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     return ((key, item) for key, item in pairs if type(item) is dict and type(key) is str)
 
 
-def _read_cells(value: Any, budget: TextBudget) -> tuple[Cell, ...]:
+def _read_cells(value: Any, budget: checks.TextBudget) -> tuple[Cell, ...]:
     cells = []
-    for place, item in enumerate(items(value, "ipygpumem: cells")):
+    for place, item in enumerate(checks.items(value, "ipygpumem: cells")):
         where = f"ipygpumem: cells[{place}]"
-        cell = mapping(item, where)
+        cell = checks.mapping(item, where)
         success = cell.get("success")
         cells.append(
             Cell(
-                number=optional(cell.get("number"), integer, f"{where}: number"),
-                filename=budget.count(optional(cell.get("filename"), text, f"{where}: filename") or "", where),
-                start_us=integer(cell.get("start_us"), f"{where}: start_us", 0),
-                end_us=integer(cell.get("end_us"), f"{where}: end_us", 0),
+                number=checks.optional(cell.get("number"), checks.integer, f"{where}: number"),
+                filename=budget.count(
+                    checks.optional(cell.get("filename"), checks.text, f"{where}: filename") or "", where
+                ),
+                start_us=checks.integer(cell.get("start_us"), f"{where}: start_us", 0),
+                end_us=checks.integer(cell.get("end_us"), f"{where}: end_us", 0),
                 success=success if type(success) is bool else None,
             )
         )

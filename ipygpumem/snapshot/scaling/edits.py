@@ -211,8 +211,6 @@ class ModuleCall:
     """A call of a module in the forward pass of a step. Boundaries are those of `StepEdit`.
 
     Attributes:
-        begin: Boundary at the start of the call.
-        end: Boundary at the end of the call.
         backward: Boundary at which the backward pass first needs a saved tensor of the module.
         inputs: Allocations of the step that contain the arguments.
         outputs: Allocations that contain the results.

@@ -119,7 +119,6 @@ class Peak(NamedTuple):
     Attributes:
         factor: Ratio of the size to the largest recorded size.
         live: Indices of the allocations that exist at the peak.
-        bytes: Total size of these allocations.
         sizes: Predicted sizes of all allocations.
     """
 

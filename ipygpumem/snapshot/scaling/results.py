@@ -44,8 +44,7 @@ class Deviation(PlainData):
     """Differences between a prediction and a recording of the same size.
 
     Attributes:
-        predicted: Predicted peak of the requested bytes.
-        recorded: Recorded peak of the requested bytes.
+        predicted, recorded: Peaks of the requested bytes.
         difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
         allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
             descending order of the difference.
@@ -74,8 +73,6 @@ class PredictionPiece(PlainData):
     """Range of sizes of the step in which the peak occurs at the same event.
 
     Attributes:
-        first: Smallest size.
-        last: Largest size.
         bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.

@@ -15,18 +15,10 @@ from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.scaling import results
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.leftovers import find_leftovers
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
-from ipygpumem.snapshot.scaling.results import (
-    DOES_NOT_FIT,
-    FITS,
-    FITS_AFTER_RELEASE,
-    Deviation,
-    Prediction,
-    PredictionFailedError,
-    PredictionPiece,
-)
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
@@ -54,7 +46,7 @@ class ScaledStep:
 
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
-    ) -> Prediction:
+    ) -> results.Prediction:
         """Predict the memory of the step by replaying its requests.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
@@ -65,7 +57,7 @@ class ScaledStep:
 
     def _predict(
         self, size: int | Sequence[int], limit: int | None, settings: str | None, factors: Floats | float
-    ) -> Prediction:
+    ) -> results.Prediction:
         chosen = None if settings is None else AllocatorSettings.parse(settings)
         sizes, levels, event = self._sizes_levels_and_peak_event(size, factors)
         requested = int(levels.max())
@@ -73,15 +65,15 @@ class ScaledStep:
             raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
         requests = self.step_requests.with_sizes(sizes)
         result = self._run(requests, chosen, limit)
-        outcome, retries, missing = FITS, result.allocator.retries, 0
+        outcome, retries, missing = results.FITS, result.allocator.retries, 0
         if result.failures:
             failure = result.failures[0]
-            outcome, missing = DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
+            outcome, missing = results.DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
             result = self._run(requests, chosen, None)
         elif retries:
-            outcome = FITS_AFTER_RELEASE
+            outcome = results.FITS_AFTER_RELEASE
         phase, line = self.step_requests.position(event)
-        return Prediction(
+        return results.Prediction(
             size=self._check(size),
             capacity=limit,
             requested=requested,
@@ -119,7 +111,7 @@ class ScaledStep:
         ``settings``: Allocator settings, as in `predict`.
         """
         limit = int(parse_size(capacity) * (1 - margin))
-        accepted = (FITS, FITS_AFTER_RELEASE) if after_release else (FITS,)
+        accepted = (results.FITS, results.FITS_AFTER_RELEASE) if after_release else (results.FITS,)
 
         def fits(size: int) -> bool:
             factors = self.model.high
@@ -132,7 +124,7 @@ class ScaledStep:
             fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
         return fitting if fitting >= first else None
 
-    def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[PredictionPiece, ...]:
+    def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[results.PredictionPiece, ...]:
         """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
         self._check(first)
         coefficients = self.step_requests.levels(self.model.coefficients)
@@ -142,7 +134,7 @@ class ScaledStep:
             values: Floats = self.step_requests.base + self.model.evaluate(coefficients, (size,))
             return values
 
-        result: list[PredictionPiece] = []
+        result: list[results.PredictionPiece] = []
         size = first
         while size <= last:
             now = levels(size)
@@ -156,7 +148,7 @@ class ScaledStep:
             span = 1 if linear else max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
             constant = round(float(levels(0)[event])) if linear else None
-            result.append(PredictionPiece(size, end, constant, growth, *self.step_requests.position(event - 1)))
+            result.append(results.PredictionPiece(size, end, constant, growth, *self.step_requests.position(event - 1)))
             size = end + 1
         return tuple(result)
 
@@ -246,7 +238,7 @@ class ScaledRecording(ScaledStep):
             left = find_leftovers([*runs], matched, state.state.blocks["row"]) if runs else None
             requests = StepRequests(matched.step, state, left)
         except ReplayError as error:
-            raise PredictionFailedError(str(error)) from None
+            raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
 
     def repeated(self) -> ScaledRecording:
@@ -261,7 +253,7 @@ class ScaledRecording(ScaledStep):
         result.step_requests.resized = (sources >= 0) & self.model.grows[sources]
         return result
 
-    def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> Deviation:
+    def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> results.Deviation:
         """Compare the prediction for a size with a recording of the step at this size."""
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 

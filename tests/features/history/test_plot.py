@@ -97,7 +97,9 @@ def test_file_is_small_for_any_session(count):
 
 
 def test_each_device_and_the_host_have_a_plot(monkeypatch):
-    monkeypatch.setattr(module, "render", functools.partial(module.render, scales=[1.0]))  # the fastest
+    monkeypatch.setattr(
+        module.plot_image, "render", functools.partial(module.plot_image.render, scales=[1.0])
+    )  # the fastest
     host = dataclasses.replace(cell(3), devices={})
     one_device, two_devices = render([cell(1)]), render([cell(1), cell(2, name="cuda:1")])
     assert two_devices.height > one_device.height
