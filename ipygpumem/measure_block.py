@@ -180,9 +180,8 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             try:
                 if self._ranks is not None and self._ranks.update_rank():
                     measurement.path = self._ranks.snapshot
-                finished = self._plan.finish(
-                    measurement, MeasurementLabel(self._label()), success=kind is None, code=self._code
-                )
+                label = MeasurementLabel(self._label())
+                finished = self._plan.finish(measurement, label, success=kind is None, code=self._code)
             except Exception as problem:  # it must not replace the result or the exception of the block
                 measurement.abandon()
                 warning = f"this block has no report: {first_line(problem)}"

@@ -220,9 +220,8 @@ class DeviceReport(PlainData):
         if self.outside is None:
             return make_accuracy("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
         if self.process_wide:
-            return make_accuracy(
-                "exact", f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}"
-            )
+            reason = f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}"
+            return make_accuracy("exact", reason)
         return make_accuracy("device", f"may include the memory of other processes: {self.after.why}")
 
     def _outside_peak_accuracy(self) -> Accuracy:

@@ -71,10 +71,7 @@ def absolute_path(text: str) -> Path:
 
 
 def _foreign_entry(path: Path) -> Path | None:
-    """Return the first link or file on a path that is in a shared directory and belongs to another user, if any.
-
-    Linux does not follow such links either (``fs.protected_symlinks``), unless a program has already resolved them.
-    """
+    """Return the first link or file of another user in a shared directory on a path, which Linux would not follow."""
     names, links = [*reversed(path.parts)], 0
     while names:
         name = names.pop()

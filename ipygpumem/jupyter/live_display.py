@@ -146,11 +146,7 @@ class LiveDisplay:
         self.line_tracker.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """Stop updates and return the display ID, with which the caller can replace the content of the display.
-
-        Return None if the display was never created or no longer exists. If ``waits`` is true,
-        ``clear_output(wait=True)`` is pending, and the previous output is still visible.
-        """
+        """Stop updates and return the display's ID, if any. If ``clear_output`` ``waits``, it is still visible."""
         with self._lock:
             self._ended = True
             display_id, self._display_id = self._display_id, ""

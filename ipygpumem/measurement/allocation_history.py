@@ -215,9 +215,8 @@ class AllocationHistory:
             traces = snapshot.get("device_traces", [])
             for trace in traces:
                 remove_allocation_stacks(trace)
-            snapshot["device_traces"] = [
-                [event for event in trace if event["time_us"] >= self.started_us] for trace in traces
-            ]
+            since = self.started_us
+            snapshot["device_traces"] = [[event for event in trace if event["time_us"] >= since] for trace in traces]
         return snapshot
 
     def dropped(self, snapshot: Mapping[str, Any]) -> list[int | None]:

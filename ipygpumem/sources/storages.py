@@ -106,11 +106,7 @@ class StorageInspector:
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list that contains the location of a storage, or an empty list if the storage has no memory.
-
-        ``address`` is the address of the storage if it is known, so that ``data_ptr()``, which may copy data, is not
-        called.
-        """
+        """Return a list with the location of a storage, or an empty list. A known ``address`` is not read."""
         try:
             device = storage.device
             name = self._device_names.get(device)

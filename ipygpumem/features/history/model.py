@@ -1,7 +1,4 @@
-"""Reports as flat rows, one per device, for tables, plots and exports, and comparisons of the rows of two runs.
-
-The metadata of a report's notebook output contains a summary of the rows. core/FORMAT.md describes its format.
-"""
+"""Reports as flat rows, one per device, for tables, plots, exports, comparisons, and summaries (core/FORMAT.md)."""
 
 from __future__ import annotations
 

@@ -14,19 +14,7 @@ from ipygpumem.core.introspection import gc_paused, user_frame
 from ipygpumem.core.reading import Baseline
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
-from ipygpumem.features.holders.model import (
-    KINDS,
-    PLACES,
-    DeviceTotal,
-    Holder,
-    Holders,
-    NamedStorage,
-    Remainder,
-    Storage,
-    StorageBaseline,
-    allocation_lines,
-    holder,
-)
+from ipygpumem.features.holders import model
 from ipygpumem.features.holders.reference_graph import Root, module_roots, naming_functions
 from ipygpumem.features.holders.search import SearchResult, search_holders
 from ipygpumem.measurement.runtime import Runtime, current
@@ -49,11 +37,11 @@ def holders(
     *,
     device: str | int | Iterable[str | int] | None = None,
     host: bool | None = None,
-    since: StorageBaseline | None = None,
+    since: model.StorageBaseline | None = None,
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
     everywhere: bool = False,
-) -> Holders:
+) -> model.Holders:
     """Find the holders of GPU memory, largest first. Each storage is counted once, under the first of its names.
 
     The search runs no user code and does not collect garbage, copy tensors or synchronize streams.
@@ -91,18 +79,18 @@ def find_holders(
     *,
     device: Any = None,
     host: bool | None = None,
-    since: StorageBaseline | None = None,
+    since: model.StorageBaseline | None = None,
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
     everywhere: bool = False,
     keeps_addresses: bool = True,
-) -> tuple[Holders, StorageBaseline]:
+) -> tuple[model.Holders, model.StorageBaseline]:
     """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
     chosen = None if device is None else _device_names(device, runtime)
     torch, started = pytorch.module(), pytorch.started() is not None
     if torch is None:
-        return Holders((), notes=("there are no tensors because torch is not imported",)), StorageBaseline()
+        return model.Holders((), notes=("there are no tensors because torch is not imported",)), model.StorageBaseline()
     if host is None:
         host = not started and pytorch.problem(load=True) is not None
 
@@ -128,11 +116,11 @@ def find_holders(
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)  # may add notes
     results = assignment.holders(), totals, tuple(assignment.notes)
-    result = Holders(*results, search.complete, search.objects, search.seconds)
-    return result, StorageBaseline.of(search.references, after) if keeps_addresses else StorageBaseline()
+    result = model.Holders(*results, search.complete, search.objects, search.seconds)
+    return result, model.StorageBaseline.of(search.references, after) if keeps_addresses else model.StorageBaseline()
 
 
-def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
+def new_holders(report: Report, baseline: model.StorageBaseline | None) -> model.Holders | None:
     """Return the holders of memory added by a cell, or None if the cell added less than 1 MiB or has no baseline."""
     grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
     if baseline is None or not grown:
@@ -144,7 +132,7 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
     # passing a dict of variables is the most likely mistake: it is a sequence of its keys
     if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(root, Root) for root in roots)):
         raise OptionError(f"roots must be a list of Root objects or None, not {type(roots).__name__}")
-    if since is not None and not isinstance(since, StorageBaseline):
+    if since is not None and not isinstance(since, model.StorageBaseline):
         raise OptionError(f"since must be a StorageBaseline or None, not {type(since).__name__}")
     if not isinstance(limit, (int, float)) or not limit >= 0:
         raise OptionError(f"limit must be a nonnegative number of seconds, not {limit!r}")
@@ -164,7 +152,7 @@ class _BlockAssignment:
         search: SearchResult,
         before: AllocatedBlocks | None,
         after: AllocatedBlocks | None,
-        since: StorageBaseline | None,
+        since: model.StorageBaseline | None,
         label: Callable[[str, int, str], str],
     ) -> None:
         self.notes = search.notes
@@ -174,7 +162,7 @@ class _BlockAssignment:
         self._before, self._after = before, after
         self._since, self._label = since, label
         self._assigned: set[tuple[str, int]] = set()
-        self._storages: list[NamedStorage] = []
+        self._storages: list[model.NamedStorage] = []
         foreign = 0
         self._unsearched = {block[:2] for location in search.unsearched or () if (block := self._block(location))}
         for (device, address), (block, group) in self._by_block(search.storages).items():
@@ -197,10 +185,10 @@ class _BlockAssignment:
             self.notes.append(f"the search reached its time limit ({search.seconds:.1f} s); some names may be missing")
 
     def _by_block(
-        self, named_storages: list[NamedStorage]
-    ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[NamedStorage]]]:
+        self, named_storages: list[model.NamedStorage]
+    ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]]:
         """Group storages by the block that they share. In each group, the storage with the best name comes first."""
-        groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[NamedStorage]]] = {}
+        groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]] = {}
         for named in named_storages:
             block = self._block(named.location)
             position = (named.location if block is None else block)[:2]
@@ -210,15 +198,15 @@ class _BlockAssignment:
                 groups[position] = block, [named]
         for _, group in groups.values():
             if len(group) > 1:
-                group.sort(key=lambda named: (named.info.graph, PLACES.index(named.place)))
+                group.sort(key=lambda named: (named.info.graph, model.PLACES.index(named.place)))
         return groups
 
     def _block(self, location: StorageLocation) -> AllocatedBlock | None:
         return None if self._after is None else self._after.block(location.device, location.address)
 
     def _storage(
-        self, device: str, address: int, group: list[NamedStorage], block: AllocatedBlock | None
-    ) -> Storage | None:
+        self, device: str, address: int, group: list[model.NamedStorage], block: AllocatedBlock | None
+    ) -> model.Storage | None:
         nbytes = max(named.info.amount for named in group)
         frame = None
         if block is not None:
@@ -233,9 +221,9 @@ class _BlockAssignment:
         return replace(
             storages[0],
             amount=nbytes,
-            kind=min((storage.kind for storage in storages), key=KINDS.index),
+            kind=min((storage.kind for storage in storages), key=model.KINDS.index),
             also=tuple(name for name in names if name != storages[0].name),
-            places=tuple(place for place in PLACES if any(place in storage.places for storage in storages)),
+            places=tuple(place for place in model.PLACES if any(place in storage.places for storage in storages)),
             made="" if frame is None else self._label(*frame),
             new=self._since is None or not self._since.contains(device, address, storage_ids),
         )
@@ -250,19 +238,19 @@ class _BlockAssignment:
             names |= {f"cuda:{i}" for i in indexes if is_wanted(f"cuda:{i}") and pytorch.has_context(torch, i)}
         return sorted(names)
 
-    def holders(self) -> tuple[Holder, ...]:
+    def holders(self) -> tuple[model.Holder, ...]:
         """Return the holders of new storages, largest first."""
-        rows: dict[tuple[str, Any, str], list[NamedStorage]] = defaultdict(list)
+        rows: dict[tuple[str, Any, str], list[model.NamedStorage]] = defaultdict(list)
         for named in self._storages:
             if named.info.new:
                 rows[named.holder, named.place, named.location.device].append(named)
-        holders = [holder(*key, members) for key, members in rows.items()]
+        holders = [model.holder(*key, members) for key, members in rows.items()]
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
-    def total(self, device: str, baseline: Baseline | None) -> DeviceTotal:
+    def total(self, device: str, baseline: Baseline | None) -> model.DeviceTotal:
         held = sum(named.info.amount for named in self._storages if named.location.device == device)
         if not device.startswith("cuda"):
-            return DeviceTotal(device, held)
+            return model.DeviceTotal(device, held)
         if self._after is None:
             return self._total_without_blocks(device, held, baseline)
         blocks = [block for block in self._after.blocks if block.device == device]
@@ -274,22 +262,24 @@ class _BlockAssignment:
             label = _NOT_SEARCHED if block[:2] in self._unsearched else self._unreached_label
             by_label[_NEW if block[:2] not in earlier else _PRIVATE if any(block.pool) else label].append(block)
         workspace = _workspace(baseline, device, sum(block.size for block in unreached))
-        parts = [Remainder(_WORKSPACE, workspace)]
+        parts = [model.Remainder(_WORKSPACE, workspace)]
         for label, members in by_label.items():
             nbytes = sum(block.size for block in members) - (workspace if members is unreached else 0)
-            parts.append(Remainder(label, nbytes, allocation_lines(members, self._label)))
-        return DeviceTotal(device, held, tuple(part for part in parts if part.amount), sum(b.size for b in blocks))
+            parts.append(model.Remainder(label, nbytes, model.allocation_lines(members, self._label)))
+        return model.DeviceTotal(
+            device, held, tuple(part for part in parts if part.amount), sum(b.size for b in blocks)
+        )
 
-    def _total_without_blocks(self, device: str, held: int, baseline: Baseline | None) -> DeviceTotal:
+    def _total_without_blocks(self, device: str, held: int, baseline: Baseline | None) -> model.DeviceTotal:
         try:
             allocated = allocator.statistics(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
-            return DeviceTotal(device, held)
+            return model.DeviceTotal(device, held)
         workspace = _workspace(baseline, device, allocated - held)
         sizes = {_WORKSPACE: workspace, self._unreached_label: allocated - held - workspace}
-        unreached = tuple(Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
-        return DeviceTotal(device, held, unreached, allocated)
+        unreached = tuple(model.Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
+        return model.DeviceTotal(device, held, unreached, allocated)
 
 
 def _workspace(baseline: Baseline | None, device: str, unreached: int) -> int:

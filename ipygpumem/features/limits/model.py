@@ -65,9 +65,8 @@ class Limits:
                     excesses.append(ExceededLimit(where, kind, amount, limit))
             elif amount is None or accuracy.trust != "bound" or amount > limit:  # a bound may suffice
                 metric = "outside PyTorch" if kind == "outside" else kind
-                notes.append(
-                    f"the limit of {precise_size(limit)} ({where}, {metric}) was not checked: {accuracy.reason}"
-                )
+                limited = f"the limit of {precise_size(limit)} ({where}, {metric})"
+                notes.append(f"{limited} was not checked: {accuracy.reason}")
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:

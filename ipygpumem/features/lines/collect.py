@@ -12,17 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ipygpumem.features import recording_analysis
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
-from ipygpumem.features.recording_analysis import (
-    THREAD_FILE,
-    CompiledCode,
-    DeviceRecording,
-    EventLookup,
-    RecordingAnalysisCollector,
-    allocator_bytes,
-    outermost_files,
-)
 from ipygpumem.measurement.compiled_graphs import GraphCall, MeasuredGraphCalls
 from ipygpumem.measurement.observers import BackwardPass
 from ipygpumem.snapshot import Snapshot
@@ -34,7 +26,7 @@ Line = tuple[str, int]
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
-class LinesCollector(RecordingAnalysisCollector):
+class LinesCollector(recording_analysis.RecordingAnalysisCollector):
     """Collector of the memory usage of each line in the measured code and in additional functions."""
 
     section = "lines"
@@ -44,7 +36,7 @@ class LinesCollector(RecordingAnalysisCollector):
         self._all_functions = all_functions
         self.observer = self._graphs = MeasuredGraphCalls()
 
-    def part(self, recording: DeviceRecording) -> DeviceLines:
+    def part(self, recording: recording_analysis.DeviceRecording) -> DeviceLines:
         """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
@@ -53,9 +45,9 @@ class LinesCollector(RecordingAnalysisCollector):
         events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, source))
         passes = recording.recorder.backward_passes
         if passes is not None and passes.passes:
-            events.add_backward(passes.passes, EventLookup(timeline, recording.recorder))
+            events.add_backward(passes.passes, recording_analysis.EventLookup(timeline, recording.recorder))
         if self._graphs.calls:
-            events.add_graphs(self._graphs.calls, EventLookup(timeline, recording.recorder))
+            events.add_graphs(self._graphs.calls, recording_analysis.EventLookup(timeline, recording.recorder))
         if self._all_functions:
             regions += _executed_regions(events.lines(), regions, source)
         listed = {(region.file, number) for region in regions for number in region.lines}
@@ -66,7 +58,7 @@ class LinesCollector(RecordingAnalysisCollector):
             lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
             if lines:
                 listings.append(SourceListing(source.title(region), lines))
-        peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
+        peak_bytes, end_bytes = recording_analysis.allocator_bytes(recording.report, timeline)
         before = int(timeline.requested.bytes[0])
         return DeviceLines(recording.report.name, tuple(listings), before, elsewhere, *end_bytes, *peak_bytes)
 
@@ -103,10 +95,7 @@ def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], sou
 
 
 class _LineEvents:
-    """The events of a device, grouped by line set: the set of lines in the given files that an event's stack contains.
-
-    There are far fewer line sets than events. Therefore, values are summed by line set first and then by line.
-    """
+    """The events of a device, grouped by the set of lines in their stacks, because there are few such sets."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
         self._snapshot = snapshot
@@ -140,9 +129,9 @@ class _LineEvents:
         set_numbers = [self._sets[tuple(sorted(lines))] for lines in node_sets]
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
-    def add_backward(self, passes: Sequence[BackwardPass], places: EventLookup) -> None:
+    def add_backward(self, passes: Sequence[BackwardPass], places: recording_analysis.EventLookup) -> None:
         """Attribute the events of PyTorch's backward threads to the lines that waited for the backward pass."""
-        roots = outermost_files(self._snapshot)
+        roots = recording_analysis.outermost_files(self._snapshot)
         for backward in passes:
             lines = {self._locate(file, number) for file, number in backward.stack} - {None}
             waiting = {self._line_numbers[line] for line in lines}
@@ -150,7 +139,10 @@ class _LineEvents:
             during = np.arange(*np.searchsorted(self._events, positions, side="right"))
             root = roots[self._timeline.trace.stack[self._events[during]]]
             own_root = backward.stack[-1][0]
-            own = [name is None or (name != own_root and not name.endswith(THREAD_FILE)) for name in root]
+            own = [
+                name is None or (name != own_root and not name.endswith(recording_analysis.THREAD_FILE))
+                for name in root
+            ]
             during = during[own]
             before = self._event_set[during]
             line_sets = list(self._sets)
@@ -158,9 +150,9 @@ class _LineEvents:
                 extended = self._sets[tuple(sorted({*line_sets[number], *waiting}))]
                 self._event_set[during[before == number]] = extended
 
-    def add_graphs(self, calls: Sequence[GraphCall], places: EventLookup) -> None:
+    def add_graphs(self, calls: Sequence[GraphCall], places: recording_analysis.EventLookup) -> None:
         """Attribute the events of compiled code to the lines of the user's code from which this code was compiled."""
-        code = CompiledCode(self._snapshot)
+        code = recording_analysis.CompiledCode(self._snapshot)
         stacks = self._timeline.trace.stack[self._events]
         for call in calls:
             positions = [places.event(call.begin), places.event(call.end)]

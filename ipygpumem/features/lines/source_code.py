@@ -145,11 +145,7 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """Return the object that a name such as ``net.forward`` or ``model.blocks[0]`` refers to.
-
-    The objects' properties are not evaluated. ``look_up`` returns the object for the first part of the name. Raises
-    `OptionError` if the name is not defined.
-    """
+    """Return the object with a name such as ``model.blocks[0]``, without evaluating properties, or raise."""
     try:
         first = _FIRST_NAME.match(name)
         if first is None:

@@ -210,10 +210,7 @@ def _calls(
 
 
 def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> int:
-    """Return the boundary, not before ``first``, at which the operation starts that ends with the event ``free``.
-
-    An operation of the backward pass first allocates its results and workspaces, and then its arguments are freed.
-    """
+    """Return the boundary, from ``first`` on, at which the operation starts that ends with the event ``free``."""
     while free > first and operations[free - 1] < 0:
         free -= 1
     while free > first and (operations[free - 1] >= 0 or operations[free - 1] == ~operations[free - 2]):

@@ -68,9 +68,8 @@ class EarlierRuns:
             self._runs.append(self._run(source, variables, event_position()))
 
     def _run(self, source: str, variables: Mapping[str, Any], end: EventPosition) -> CellRun:
-        values: dict[str | int, int] = {
-            name: variables[name] for name in _NAME.findall(source) if type(variables.get(name)) is int
-        }
+        names = [name for name in _NAME.findall(source) if type(variables.get(name)) is int]
+        values: dict[str | int, int] = {name: variables[name] for name in names}
         values |= enumerate(int(number[:18]) for number in _NUMBER.findall(source))
         return CellRun(_NUMBER.sub("0", source), values, self._begin, end)
 

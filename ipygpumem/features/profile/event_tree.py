@@ -219,9 +219,8 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
             kind = kind_names.get(tag) or kind_names.setdefault(tag, tag.name)
         except (RuntimeError, TypeError, ValueError):  # the kind has no Python type, for example out of memory
             kind, fields = "", None
-        if kind in {_OPERATOR, _ALLOCATION} or (
-            kind == _CALL and (fields.module is not None or fields.optimizer is not None)
-        ):
+        is_call = kind == _CALL and (fields.module is not None or fields.optimizer is not None)
+        if is_call or kind in {_OPERATOR, _ALLOCATION}:
             yield event.start_time_ns, event, kind, fields, parent
             parent = index
             index += 1
@@ -230,11 +229,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """For each argument, return whether a matching overload of the operator writes to it; None if no overload matches.
-
-    ``signature`` contains the kind of each argument: `_TENSOR`, `_OTHER`, a value of `_SCALARS` or, for a list, the set
-    of the kinds of its elements.
-    """
+    """Return whether an overload with this ``signature`` writes to each argument; None if there is none."""
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]

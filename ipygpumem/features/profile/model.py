@@ -61,13 +61,11 @@ class ProfileSummary:
         if self.aside is not None:
             notes.append(f"the profile ended after {duration(self.aside)} because the code started its own profiler")
         if self.trace is not None:
-            notes.append(
-                f"trace: {printable(self.trace)} ({precise_size(self.trace_size)}); open it at https://ui.perfetto.dev"
-            )
+            file = f"{printable(self.trace)} ({precise_size(self.trace_size)})"
+            notes.append(f"trace: {file}; open it at https://ui.perfetto.dev")
         if self.timeline is not None:
-            notes.append(
-                f"timeline: {printable(self.timeline)} ({precise_size(self.timeline_size)}); open it in a browser"
-            )
+            file = f"{printable(self.timeline)} ({precise_size(self.timeline_size)})"
+            notes.append(f"timeline: {file}; open it in a browser")
         if self.why:
             notes.append(self.why)
         notes += self.errors

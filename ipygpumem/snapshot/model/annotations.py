@@ -64,10 +64,7 @@ def paired(
     time: NDArray[np.int64],
     starts: NDArray[np.bool_],
 ) -> AnnotationTable:
-    """Pair START and END entries in any order, and return the regions between them. ``starts`` marks START entries.
-
-    An entry can take up only twelve bytes of a file. Therefore, open regions are kept in arrays, not in objects.
-    """
+    """Pair START and END entries in any order, and return the regions between them, which are kept in arrays."""
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]
     count = len(order)
@@ -128,9 +125,8 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
     if not len(events) or not len(allocations):
         return {}
     count = len(allocations)
-    order = np.lexsort(
-        (np.concatenate([allocations.start, events]), np.concatenate([allocations.address, trace.address[events]]))
-    )
+    addresses = np.concatenate([allocations.address, trace.address[events]])
+    order = np.lexsort((np.concatenate([allocations.start, events]), addresses))
     latest = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), 0))
     annotations = np.flatnonzero(order >= count)
     rows, events = order[latest[annotations]], events[order[annotations] - count]

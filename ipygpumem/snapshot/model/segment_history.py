@@ -14,15 +14,10 @@ from ipygpumem.snapshot.model.columns import Action, Blocks, Segments
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
 
 SEGMENT = np.dtype(
-    [
-        ("address", "i8"),
-        ("size", "i8"),
-        ("stream", "i8"),
-        ("stack", "i4"),
-        ("pool", "i4"),
-        ("small", "i1"),
-        ("expandable", "?"),
-    ]
+    {
+        "names": ["address", "size", "stream", "stack", "pool", "small", "expandable"],
+        "formats": ["i8", "i8", "i8", "i4", "i4", "i1", "?"],
+    }
 )
 """Columns of ``AllocatorState.segments``. ``small`` is 1 for the small pool. Unknown values are -1."""
 
