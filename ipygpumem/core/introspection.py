@@ -230,11 +230,7 @@ _FILTER_NOTIFICATIONS = {name: value for name, value in vars(warnings).items() i
 
 @contextlib.contextmanager
 def shown_warnings_kept() -> Iterator[None]:
-    """Keep Python's record of the warnings that were shown, even if the warning filters change in the ``with`` block.
-
-    Python clears this record whenever the filters change, for example when matplotlib draws. Warnings that the user's
-    code shows only once would then appear again.
-    """
+    """Keep Python's record of shown warnings, which it clears whenever the filters change, as by matplotlib."""
     for name in _FILTER_NOTIFICATIONS:
         setattr(warnings, name, lambda: None)
     try:

@@ -87,11 +87,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magics: str = "") -> str:
-    """Replace literals in a line of code with ``***`` if they may be secret or the line contains the name of a secret.
-
-    Shell commands, magics and cells in other languages are redacted like command lines. ``magics`` are the lines with
-    the cell magics before the line.
-    """
+    """Replace possible secrets in a line of code, or of a shell command or other language, with ``***``."""
     if re.search("(?m)^%%(write)?file", magics) and _mentions_secret(magics):
         return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0

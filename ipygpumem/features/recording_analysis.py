@@ -26,11 +26,7 @@ from ipygpumem.snapshot.model.timeline import Timeline
 
 
 class EventLookup:
-    """Lookup of the last event before a position, for the events of one device.
-
-    The constructor raises `RecordingError` if the allocator's counters do not match the recorded events, of which the
-    first may be missing if ``complete`` is False.
-    """
+    """Lookup of the last event before a position. `RecordingError` if the counters do not match the events."""
 
     def __init__(self, timeline: Timeline, recorder: Recorder, *, complete: bool = True) -> None:
         device, trace = timeline.device, timeline.trace

@@ -175,10 +175,7 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a ``clear_output`` call in the cell with this result is pending, and set `waiting` to False.
-
-        If the cell failed or has a value, no call is pending, because IPython has displayed the traceback or the value.
-        """
+        """Return whether a ``clear_output`` call of this cell is still pending, and set `waiting` to False."""
         shown = result is None or not result.success or result.result is not None
         waits = self.waiting and not shown and self._waiting_request == self._request()
         self._set(waiting=False)

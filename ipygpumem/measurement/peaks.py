@@ -114,11 +114,7 @@ class PeakTracker:
         return scope
 
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
-        """Start tracking the peaks of a device that has a CUDA context, and return its counters.
-
-        If ``reset`` is True, PyTorch's peaks are reset. Otherwise, the peaks of the scope may be upper bounds. Raises
-        `RuntimeError` for a pluggable allocator, which has no counters.
-        """
+        """Start tracking peaks, resetting PyTorch's if ``reset``. `RuntimeError` for a pluggable allocator."""
         with self._lock:
             stats = self.stats(index)
             state = allocator.allocator_statistics(stats)

@@ -116,12 +116,7 @@ class Plan:
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
     ) -> FinishedMeasurement | None:
-        """End a measurement and build its report, including the sections from all collectors.
-
-        ``success`` is None if the measurement ends while the code is still running. ``code`` is a function that returns
-        information about the measured code; it is called only if allocation history is recorded. Returns None in a
-        process that was forked during the measurement.
-        """
+        """End a measurement and build its report; None after a fork. ``code`` is called only with a recording."""
         try:
             measured_code = NO_CODE if self.recorder is None else code()
             report = measurement.end(label, success=success, code=measured_code)

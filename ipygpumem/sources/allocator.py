@@ -93,11 +93,7 @@ def inductor_unloaded() -> Iterator[None]:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return the allocator's segments and their blocks. The allocation history is omitted if PyTorch supports this.
-
-    If allocation history is being recorded, a ``snapshot`` event is added to it. Raises `RuntimeError` if the
-    allocator backend does not list segments.
-    """
+    """Return segments and blocks, which adds an event to a recording. Raises `RuntimeError` if none are listed."""
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
     with inductor_unloaded():

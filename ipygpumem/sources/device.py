@@ -103,11 +103,7 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Identify this process in NVML's process list by making test allocations of 34 or 38 MiB outside PyTorch.
-
-        Call this once per device, after its CUDA context is created, but not during graph capture. ``reserved`` is the
-        memory reserved by PyTorch in bytes.
-        """
+        """Identify this process in NVML's list by test allocations, once per device and not during capture."""
         self.verified = True
         if self.nvml is None:
             return

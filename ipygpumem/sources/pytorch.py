@@ -123,11 +123,7 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set the callback that is called when an allocation fails with an out-of-memory error; None removes the callback.
-
-    The callback receives the device index, the requested size, the memory limit and the free memory. PyTorch cannot
-    detach observers, so a single observer is attached, once per process. Returns whether an observer is attached.
-    """
+    """Set or remove the callback for failed allocations, and return whether PyTorch's observer is attached."""
     torch = started()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if torch is None or attach is None:

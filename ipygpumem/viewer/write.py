@@ -170,11 +170,7 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a page to a temporary directory and open it in a browser. Return a tuple ``(path, opened)``.
-
-    Another process deletes the page later, because the browser may read it after this process has ended. If the page
-    was not opened, the first call on a later day deletes it.
-    """
+    """Write a temporary page, which another process deletes later, and open it. Return ``(path, opened)``."""
     _delete_old_pages()
     try:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX))

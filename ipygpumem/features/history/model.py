@@ -200,10 +200,7 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """The rows of the same code and device in two runs of a notebook: ``before`` in the first, ``after`` in the second.
-
-    A row is None if its run does not contain the code. ``row`` is ``after`` or, if ``after`` is None, ``before``.
-    """
+    """Rows of the same code and device in two runs, or None. ``row`` is ``after`` or, if None, ``before``."""
 
     row: ReportRow
     before: ReportRow | None

@@ -70,11 +70,7 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Yield the id and the label of each object to which ``obj`` refers by a name, an index or a key.
-
-    ``tensor_ids`` are the ids of tensors that may be dict keys. If ``wanted_ids`` is given, references to objects with
-    other ids may be omitted.
-    """
+    """Yield the id and label of each object to which ``obj`` refers, or only of those in ``wanted_ids``."""
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
     if base is dict:

@@ -103,11 +103,7 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """Return sentences about possible causes of a failed allocation and about solutions.
-
-    ``%gpumem free`` would free ``freeable`` bytes, and ``%gpumem free --out`` would free ``freeable_out`` bytes.
-    ``outside_at_baseline`` is the memory of this process outside PyTorch at the baseline.
-    """
+    """Return possible causes and solutions. ``freeable`` bytes would be freed, ``freeable_out`` with ``--out``."""
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity

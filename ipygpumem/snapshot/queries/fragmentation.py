@@ -72,11 +72,7 @@ def fragmentation(
     *,
     replayed: bool = False,
 ) -> Fragmentation:
-    """Measure the free memory inside the segments of an allocator state, and check whether ``need`` bytes fit.
-
-    If ``stream`` is given, the check considers only the free blocks of this stream. If ``replayed`` is True, the
-    state contains the sizes of all blocks.
-    """
+    """Measure the free memory in segments, and check whether ``need`` bytes fit, if given, on one stream."""
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events

@@ -84,11 +84,7 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
 
 
 def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return sizes on each axis that determine polynomials of the given degrees, and whose combinations were recorded.
-
-    The two sizes with the largest distance are chosen and, for a quadratic polynomial, a size near their middle.
-    Raises `OptionError` if there are no such sizes.
-    """
+    """Return sizes per axis that determine the polynomials, preferably far apart; `OptionError` if there are none."""
 
     def quality(nodes: tuple[tuple[int, ...], ...]) -> tuple[int, float]:
         spread = math.prod(points[-1] - points[0] for points in nodes)
