@@ -389,6 +389,11 @@ def test_contexts_that_are_not_predicted(contexts, sizes_run, monkeypatch):
     assert result.advice(2).notes == (failed, changed)
     assert sizes_run == [(2,), (2,), (2,), (4,), (2,), (8,)], "the step runs once for all sizes"
     training.code, training.make_input = AUTOCAST.code, lambda batch: torch.randn(batch, 128)
+    with monkeypatch.context() as patch:
+        patch.setattr("ipygpumem.features.fit.advice.contexts._HOST_SHARE", 0)
+        sizes_run.clear()
+        assert not ipygpumem.fit(training.step, range(1, 129), most=0.0001).advice(100).notes
+        assert len(sizes_run) <= 6, "the step uses autocast, and host memory is insufficient"
     result = ipygpumem.fit(training.step, range(1, 129), most=0.0001)
     reference = weakref.ref(training)
     del training
@@ -408,24 +413,31 @@ ESTIMATED = {
 """Functions that change a step on tensors without data."""
 
 
+def make_estimated():
+    training = TrainingInContext(Layers(), None, torch.optim.AdamW)
+    training.make_input = lambda batch: torch.randn(batch << 12, 128, dtype=training.model.layers[0].weight.dtype)
+    return training
+
+
 def test_estimated_changes(offloading):
     """Predictions without a GPU agree with estimates of the changed step. Durations are unknown."""
+    training = make_estimated()
 
-    def estimate(change=None):
-        training = TrainingInContext(Layers(), None, torch.optim.AdamW)
-        training.make_input = lambda batch: torch.randn(batch << 12, 128, dtype=training.model.layers[0].weight.dtype)
-        if change is not None:
-            ESTIMATED[change.name](training, change.code)
-        return ipygpumem.fit(training.step, range(1, 9), dry=True, device="1 GiB"), training
+    def estimate(training):
+        return ipygpumem.fit(training.step, range(1, 9), dry=True, device="1 GiB")
 
-    result, training = estimate()
-    changes = {change.name: change for change in result.advice(8)}
-    assert {change.added_time for change in changes.values()} == {None}
-    assert "added time" not in str(result.advice(8))
-    for name in ESTIMATED:
-        assert changes[name].allocated == estimate(changes[name])[0].predict(8), name
+    advice = estimate(training).advice(8)
+    changes = {change.name: change for change in advice}
+    assert not advice.notes
+    assert {change.added_time for change in advice} == {None}
+    assert "added time" not in str(advice)
     assert {parameter.dtype for parameter in training.model.parameters()} == {torch.float32}
     assert not training.optimizer.state
+    for name, make_change in ESTIMATED.items():
+        changed = make_estimated()
+        make_change(changed, changes[name].code)
+        assert changes[name].allocated == estimate(changed).predict(8), name
+    del changed
     training.code = changes["save_on_cpu"].code
     training.step(2)
     workspaces = 2 * 8320 * 1024 + (1 << 20)

@@ -191,6 +191,10 @@ def test_larger_than_this_machine():
     result = dry(step, range(1, 65), device="80 GiB")
     assert result.largest is None
     assert "none: 1 does not fit (reserved 144.1 GiB)" in str(result)
+    advice = result.advice(64)
+    assert not advice.notes
+    assert [change.name for change in advice] == ["bf16 parameters"]
+    assert advice.changes[0].allocated == pytest.approx(advice.current.allocated / 2, rel=0.01)
     assert dry(step, device="150 GiB").largest == 64
 
 

@@ -76,7 +76,8 @@ def applicable(search: Search, tensors: Iterable[Any], facts: StepFacts, used: i
     kinds, requests = set(), search.scaled.step_requests
     if any(isinstance(tensor, torch.nn.Parameter) and tensor.dtype == torch.float32 for tensor in tensors):
         kinds.add("precision")
-    if requests.backward < len(requests.operations) and (host is None or used < _HOST_SHARE * host):
+    is_small = search.runner.keeps_contents or host is None or used < _HOST_SHARE * host
+    if requests.backward < len(requests.operations) and is_small:
         kinds.add("offloading")
     uses_autocast = any(call.autocast for call in facts.calls)
     return [item for item in search.runner.contexts if item.kind in kinds and not (uses_autocast and item is AUTOCAST)]

@@ -16,7 +16,7 @@ def _without_saved_data(runner: Any) -> Any:
     torch = runner.torch
 
     def pack(tensor: Any) -> tuple[Any, ...]:
-        return tensor.size(), tensor.dtype, tensor.device
+        return tensor.size(), tensor.dtype, "cpu" if tensor.is_meta else tensor.device
 
     def unpack(packed: tuple[Any, ...]) -> Any:
         size, dtype, device = packed
@@ -53,7 +53,7 @@ DRY_OFFLOADING = replace(OFFLOADING, manager=_without_saved_data)
 BF16 = StepContext(
     "bf16 parameters",
     "precision",
-    "model.to(torch.bfloat16)  # before the optimizer is created; its inputs must be bfloat16, too",
+    "model.to(torch.bfloat16)  # before the optimizer is created; also convert floating-point inputs",
     "rounds updates of parameters, which can change training",
     _bf16_tensors,
 )
