@@ -17,7 +17,7 @@ GIB = 1 << 30
 @pytest.fixture
 def child(monkeypatch):
     monkeypatch.setattr(host, "_may_be_nested", lambda: False)
-    process = subprocess.Popen(["/bin/sleep", "60"])
+    process = subprocess.Popen(["/bin/sleep", "300"])
     yield process
     process.kill()
     process.wait()
@@ -115,7 +115,7 @@ def test_command(notebook, child):
     assert lines[0] == "cuda:0 NVIDIA H200"
     assert lines[2].startswith(f"pid {os.getpid()} this process ")
     assert lines[3].startswith(f"pid {child.pid} child ")
-    assert lines[3].endswith("sleep 60")
+    assert lines[3].endswith("sleep 300")
     assert lines[4].startswith("pid 4194303 unknown 1.0 GiB")
     assert lines[4].endswith("the process has ended or is hidden from this user")
     assert lines[-1].startswith("used (nvidia-smi)")

@@ -37,7 +37,7 @@ def test_kernel_and_its_child(kernel):
     )
     assert "-m ipykernel" in process.name
     outputs = []
-    code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '60']); print(child.pid)"
+    code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '300']); print(child.pid)"
     client.execute_interactive(
         code, timeout=200, output_hook=lambda message: outputs.append(message["content"].get("text", ""))
     )

@@ -87,7 +87,7 @@ def test_child(start, outermost):
 
 
 def test_grandchild_is_a_child(start, outermost):
-    shell = start("/bin/sh", "-c", "sleep 60 & wait")
+    shell = start("/bin/sh", "-c", "sleep 300 & wait")
     for _ in range(6000):
         children = psutil.Process(shell.pid).children()
         if children:
@@ -98,7 +98,7 @@ def test_grandchild_is_a_child(start, outermost):
 
 
 def test_hidden_parent(start, outermost, monkeypatch):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
 
     class Process(psutil.Process):
         def __init__(self, pid=None):
@@ -145,7 +145,7 @@ def test_long_names_are_shortened(start, outermost, unrelated):
 
 
 def test_only_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
-    other_process = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
+    other_process = start("/bin/sleep", "300", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
     process = ProcessInfoCache().lookup(other_process.pid, trusted=True)
@@ -209,7 +209,7 @@ def test_ended_process_keeps_its_name(start, outermost):
 
 def test_reused_pid_is_another_process(start, outermost):
     directory = ProcessInfoCache()
-    first = start("/bin/sleep", "60")
+    first = start("/bin/sleep", "300")
     directory.record(((first.pid, MIB),), trusted=True)
     process = directory._processes[first.pid, True]
     previous_process = host.replace(process, name="the process before", began=process.began - 100)
@@ -251,7 +251,7 @@ def test_unreadable_process(start, outermost, monkeypatch, error, reason):
 
 
 def test_process_with_hidden_environment(start, outermost, monkeypatch):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
 
     def refuse(self):
         raise psutil.AccessDenied
@@ -262,7 +262,7 @@ def test_process_with_hidden_environment(start, outermost, monkeypatch):
 
 
 def test_workers_of_multiprocessing_and_dataloader(start, outermost, monkeypatch):
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), name="Feeder-7")
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(300,), name="Feeder-7")
     process.start()
     try:
         assert ProcessInfoCache().lookup(process.pid, trusted=True).role == "Feeder-7"
@@ -277,7 +277,7 @@ def test_workers_of_multiprocessing_and_dataloader(start, outermost, monkeypatch
 
 
 def test_other_processes_on_device(make_gpu, start, outermost):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
@@ -288,7 +288,7 @@ def test_other_processes_on_device(make_gpu, start, outermost):
 
 
 def test_host_pids_are_not_looked_up(make_gpu, start, outermost):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
     # regime A adds 3,000,000 to every pid: this process is listed with the pid of our child
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
     gpu.alloc(MIB)
@@ -300,7 +300,7 @@ def test_host_pids_are_not_looked_up(make_gpu, start, outermost):
 
 @pytest.mark.parametrize("regime", ["B", "wsl", "hidden", "shared"])
 def test_no_other_processes_without_own_entry(make_gpu, start, outermost, regime):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
@@ -309,7 +309,7 @@ def test_no_other_processes_without_own_entry(make_gpu, start, outermost, regime
 
 
 def test_pids_are_not_local_if_devices_disagree(make_gpu, start, outermost):
-    child = start("/bin/sleep", "60")
+    child = start("/bin/sleep", "300")
     nvml_devices = [
         FakeNvmlDevice(uuid="GPU-1", others={child.pid: MIB}),
         FakeNvmlDevice(uuid="GPU-2", regime="A", pci="00000000:19:00.0"),
