@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ipygpumem.features.fit.advice.blocks import ModelBlock
+    from ipygpumem.features.fit.state import SavedState
     from ipygpumem.features.fit.step_objects import StepObjects
 
 
@@ -177,6 +178,11 @@ class StepRunner:
         if info.dropped:
             raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step")
         return Snapshot.load(recorder.snapshot)
+
+    def release(self, saved: SavedState) -> None:
+        """Free the tensors that the step has replaced."""
+        if saved.free_replaced_tensors():
+            self.torch.cuda.empty_cache()
 
     def close(self) -> list[str]:
         """Exclude the runs from the peaks that PyTorch reports to the program, and finish an interrupted run.

@@ -21,7 +21,9 @@ from ipygpumem.features.fit.references import base_of_view
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
 
 
-def unused_tensors(torch: Any, replaced: list[Any], holders: Iterable[Any], instances: set[int]) -> list[Any]:
+def unused_tensors(
+    torch: Any, replaced: list[Any], holders: Iterable[Any], instances: set[int], *, weak: bool
+) -> list[Any]:
     """Return the tensors to which only the saved state and other unused objects refer.
 
     Args:
@@ -29,6 +31,7 @@ def unused_tensors(torch: Any, replaced: list[Any], holders: Iterable[Any], inst
         replaced: Values that the step has replaced. They are removed from the list.
         holders: Containers of the saved state, which refer to objects of the step.
         instances: IDs of the objects whose attributes can be tensors of the step.
+        weak: Whether an object with a weak reference is in use, because it can be used again.
     """
     objects: dict[int, Any] = {}
     reference = _add_unused_object(objects)
@@ -49,8 +52,7 @@ def unused_tensors(torch: Any, replaced: list[Any], holders: Iterable[Any], inst
         native = _native_references(objects[key])
         others[key] += max(native - views[key], 0)  # such as those of an autograd graph
         others[key] -= int(native > 0 and _counts_native_references(torch))
-    # an object with a weak reference can be used again
-    pending = [key for key in objects if others[key] > own or weakref.getweakrefcount(objects[key])]
+    pending = [key for key in objects if others[key] > own or (weak and weakref.getweakrefcount(objects[key]))]
     used = set(pending)
     while pending:
         value = objects[pending.pop()]

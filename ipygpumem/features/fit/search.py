@@ -90,7 +90,7 @@ class Search:
         probe: Any = None
         try:
             while (request := self._request(runs, probe)) is not None:
-                saved.free_replaced_tensors()
+                self.runner.release(saved)
                 probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
         except FitError as refusal:
             return str(refusal)

@@ -88,17 +88,20 @@ class SavedState:
         self._environment = dict(os.environ) if objects.uses("environ") else None
         self._grad_enabled = torch.is_grad_enabled()
 
-    def free_replaced_tensors(self) -> None:
-        """Free the tensors that the step has replaced and that nothing but this object refers to."""
-        if not self._saves_contents:
-            return
-        objects, torch = self.objects, self._torch
-        with _without_modes(torch), torch.no_grad():
-            replaced = [value for value in self._replaced() if gc.is_tracked(value)]
-            if replaced:
-                tensors = unused_tensors(torch, replaced, self._holders(), set(map(id, objects.instances)))
-                if self._tensors.free(tensors) and torch.cuda.is_initialized():
-                    torch.cuda.empty_cache()
+    def replaced_tensors(self) -> list[Any]:
+        """Return the tensors that the step has replaced and that nothing but this object refers to."""
+        replaced = [value for value in self._replaced() if gc.is_tracked(value)]
+        if not replaced:
+            return []
+        instances = set(map(id, self.objects.instances))
+        with _without_modes(self._torch):
+            weak = self._saves_contents  # otherwise, the tensors are not freed
+            return unused_tensors(self._torch, replaced, self._holders(), instances, weak=weak)
+
+    def free_replaced_tensors(self) -> bool:
+        """Free `replaced_tensors`, which will be created again. Return whether there are any."""
+        with _without_modes(self._torch), self._torch.no_grad():
+            return self._tensors.free(self.replaced_tensors())
 
     def _replaced(self) -> list[Any]:
         """Return the values that the objects contained and no longer contain."""

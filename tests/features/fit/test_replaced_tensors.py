@@ -51,6 +51,7 @@ class Data(Program):
     def update(self):
         for parameter in self.parameters:
             parameter.data = parameter.data - 1e-3 * parameter.grad
+            parameter.grad = None
 
 
 class Attributes(Program):
@@ -132,6 +133,17 @@ def test_replaced_tensors(allocations, kind, error):
         assert result.predict(16) == pytest.approx(_peak(program, 16), rel=0.02)
     if kind is Views:
         program.loss.backward()
+
+
+@pytest.mark.parametrize("kind", [Data, Attributes])
+def test_replaced_tensors_without_data(allocations, kind):
+    program = kind()
+    program.kept.clear()
+    before = _digest(program)
+    result = ipygpumem.fit(program.step, [4, 8, 16], dry=True, device="2 GiB")
+    assert _digest(program) == before
+    workspaces = (2 * 8320 << 10) + (1 << 20)  # of cuBLAS, in the forward and the backward pass
+    assert result.predict(16) - workspaces == pytest.approx(_peak(program, 16), rel=0.02)
 
 
 def _digest(program):

@@ -20,11 +20,11 @@ from ipygpumem.core.interrupts import AllowedInterrupts, InterruptsOutsideFiles
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
-from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog
+from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ipygpumem.features.fit.step_objects import StepObjects
 
@@ -150,6 +150,12 @@ class FakeDevice:
             if leaf.is_leaf and leaf.grad is not None:
                 self._label(leaf.grad, GRADIENTS, self._names.owner(leaf))
 
+    def remove(self, tensors: Iterable[Any] = ()) -> None:
+        """Delete the copies of tensors that the program no longer uses, or whose data the step has replaced."""
+        replaced = [tensor for tensor, copy in self._copies.items() if self.log.is_replaced(tensor, copy)]
+        for tensor in (*tensors, *replaced):
+            self._copies.pop(tensor, None)
+
     def close(self) -> None:
         """Restore the gradients of tensors that the search for the state of the step did not find."""
         for tensor, gradient in self._gradients:
@@ -202,7 +208,11 @@ class FakeDevice:
         if not isinstance(tensor, torch.Tensor) or isinstance(tensor, self._fake.FakeTensor):
             return tensor
         copy = self._copies.get(tensor)
-        if copy is None:
+        if self.log.is_replaced(tensor, copy):
+            device = torch.device("cuda" if self.native else "cpu") if copy is None else copy.device
+            with self._dispatch._disable_current_modes():
+                copy = self._copies[tensor] = self._fake.FakeTensor(self._mode, meta_view(torch, tensor), device)
+        elif copy is None:
             if tensor.device.type == "cpu" and tensor.numel() == 1:
                 with self._dispatch._disable_current_modes():
                     value = tensor.detach().clone()

@@ -35,6 +35,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.blocks import ModelBlock
     from ipygpumem.features.fit.dry.storage_log import StorageLog
+    from ipygpumem.features.fit.state import SavedState
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.measurement.runtime import EventPosition
 
@@ -185,6 +186,7 @@ class DryRunner:
         if reason is not None:
             raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
         self.device.label_tensors()
+        self.device.remove()
         return DryStep(
             SimulatedRecording(
                 log.before,
@@ -200,6 +202,11 @@ class DryRunner:
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
         """Return an observer for a run."""
         return DryObserver(self.torch, blocks, self.device)
+
+    def release(self, saved: SavedState) -> None:
+        """Remove the tensors that the step has replaced from the estimate."""
+        if self.device is not None:
+            self.device.remove(saved.replaced_tensors())
 
     def _without_compilation(self) -> Any:
         """Return a context manager that runs compiled functions without compiling them."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ipygpumem.core.introspection import attempt
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 _PACKAGE = str(Path(__file__).parents[2])
@@ -59,10 +60,23 @@ class StorageLog:
         entry = self._live.get(storage._cdata)
         return None if entry is None else entry[0]
 
+    def is_replaced(self, tensor: Any, copy: Any) -> bool:
+        """Return whether the data of a tensor was replaced by data of the step. ``copy`` is the tensor without data."""
+        storage = attempt(tensor.untyped_storage)
+        if storage is None or self.get(storage) is None:
+            return False
+        return copy is None or copy.untyped_storage()._cdata != storage._cdata
+
     def remaining(self, known: Iterable[Any]) -> int:
         """Return the number of storages that still exist and are not in ``known``."""
         keys = {storage._cdata for storage in known}
         return sum(key not in keys for key in self._live)
+
+
+def meta_view(torch: Any, tensor: Any) -> Any:
+    """Return a tensor on the meta device with the storage, shape and strides of a tensor without data."""
+    view = torch.empty(0, dtype=tensor.dtype, device="meta")
+    return view.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 class CallStacks:
