@@ -374,3 +374,22 @@ def test_cell_report_runs_few_files(cpu_notebook):
     changes = [str(after) for before, after in itertools.pairwise(files) if before.parts[0] != after.parts[0]]
     assert len(set(files)) <= 20, " ".join(sorted(map(str, set(files))))
     assert len(changes) <= 15, " ".join(changes)
+
+
+def test_empty_cell_makes_few_calls(gpu_notebook):
+    """At the beginning and end of a cell that changes nothing, at most 125 functions of the package are called."""
+    package, names = str(Path(ipygpumem.__file__).parent), []
+
+    def record(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(package) and not code.co_name.startswith("<"):
+            names.append(code.co_name)
+
+    for _ in range(3):
+        gpu_notebook.run("0")
+    sys.setprofile(record)
+    try:
+        gpu_notebook.run("0")
+    finally:
+        sys.setprofile(None)
+    assert len(names) <= 125, " ".join(names)
