@@ -195,6 +195,8 @@ def test_larger_than_this_machine():
     assert not advice.notes
     assert [change.name for change in advice] == ["bf16 parameters"]
     assert advice.changes[0].allocated == pytest.approx(advice.current.allocated / 2, rel=0.01)
+    norm = nn.LayerNorm(64, device="meta")
+    assert not dry(lambda batch: norm(torch.ones(batch, 64)).sum().backward()).advice(64).notes, "save_on_cpu"
     assert dry(step, device="150 GiB").largest == 64
 
 
