@@ -60,11 +60,11 @@ def fit(
         sizes: Possible sizes, such as ``range(1, 4097)``. For a function of two sizes, a dict from the names of its
             arguments to their ranges.
         margin: Share of the memory that remains free at the recommended size.
-        on: Memory of another GPU, such as ``"24 GiB"``, on which to find the sizes that fit; by default, this GPU.
+        on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``; by default that of this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
         try_changes: Whether to also run the step with changes that `Fit.advice` predicts, to check the predictions.
         dry: Whether to run the step without data and to estimate its memory usage, for which no GPU is required.
-        device: With ``dry``, the memory of the GPU, such as ``"80 GiB"``, or the name of a GPU in this machine.
+        device: With ``dry``, the target GPU: its memory, as for ``on``, or the name of a GPU in this machine.
 
     Raises:
         OptionError: An argument is invalid, or the step uses no GPU memory.
@@ -120,9 +120,9 @@ def fit_step(
     try:
         refusal_text = _run(search, run)
         if advisor is not None and try_changes:
-            _ = advisor.in_contexts  # adds to the trials
+            _ = advisor.in_contexts  # runs the step, which adds trials
         return _result(search, margin, refusal_text, advisor, trials)
-    except FitError as refusal:  # before the first run, or another rank has failed
+    except FitError as refusal:  # raised before the first run, or because another rank has failed
         return _result(search, margin, str(refusal))
 
 
@@ -172,7 +172,7 @@ def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
 def _run_contexts(
     code: StepCode, contexts: Iterable[StepContext], kept: int, trials: list[Trial], **options: Any
 ) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
-    """Predict the step from runs in context managers. Yield each context manager, and the prediction or a reason.
+    """Run the step in context managers. Yield each context manager with the prediction or the reason for a failure.
 
     ``kept`` is the size of the tensors that the step does not free. The largest runs are added to ``trials``.
     """

@@ -88,7 +88,7 @@ class StepRunner:
     """
 
     contexts = (AUTOCAST, OFFLOADING)
-    """Changes that can be predicted from runs in a context manager."""
+    """Changes that can be predicted from runs in context managers."""
     keeps_contents = False
     """Whether runs leave the contents of existing tensors unchanged."""
 
@@ -152,7 +152,7 @@ class StepRunner:
                 check_result(self._code.text, self._code.run(size))
             after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
             reached = after | scope.reached  # the step itself may have reset the peaks
-            gc.collect()  # reference cycles of this run and of what it has replaced
+            gc.collect()  # frees reference cycles of this run and of the objects that it has replaced
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             snapshot = None if recorder is None else self._snapshot(recorder, size)
             return RecordedStep(reached, snapshot, recorder, observer)

@@ -50,7 +50,7 @@ def referents(reference: Any) -> Iterable[Any]:
 
 
 def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
-    """Return a tuple of the value of a variable of an enclosing function; an empty tuple if it has no value."""
+    """Return the value of a variable of an enclosing function, as a tuple of one element; empty without a value."""
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -58,7 +58,7 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def base_of_view(tensor: Any) -> tuple[Any, ...]:
-    """Return a tuple of the dense tensor of which a tensor is a view; an empty tuple if there is none."""
+    """Return the dense tensor of which a tensor is a view, as a tuple of one element; otherwise an empty tuple."""
     base = attempt(lambda: tensor._base)
     return () if base is None or str(base.layout) != "torch.strided" else (base,)
 
@@ -89,7 +89,7 @@ def tensor_hooks(tensor: Any) -> list[Any]:
 
 
 def global_containers() -> list[Any]:
-    """Return dicts of libraries that a step can change by calling functions: global hooks, and accelerate's state."""
+    """Return the dicts in libraries that a step can change by calling functions: global hooks, accelerate's state."""
     values = [
         (name, value)
         for module in ("torch.nn.modules.module", "torch.optim.optimizer", "accelerate.state")

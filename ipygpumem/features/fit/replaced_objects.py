@@ -1,4 +1,4 @@
-"""Find the tensors that would have been deleted if the state of the step was not saved, because the step replaced them.
+"""Find the tensors that the step has replaced and that exist only because the state of the step is saved.
 
 As in Python's garbage collector, the references between the replaced objects are subtracted from their reference
 counts: an object is in use if it has other references, or if an object in use refers to it.
@@ -31,7 +31,7 @@ def unused_tensors(
         replaced: Values that the step has replaced. They are removed from the list.
         holders: Containers of the saved state, which refer to objects of the step.
         instances: IDs of the objects whose attributes can be tensors of the step.
-        weak: Whether an object with a weak reference is in use, because it can be used again.
+        weak: Whether to treat objects with weak references as in use, because the program can use them again.
     """
     objects: dict[int, Any] = {}
     reference = _add_unused_object(objects)
@@ -50,7 +50,7 @@ def unused_tensors(
     views = collections.Counter(id(base) for key in tensors for base in base_of_view(objects[key]))
     for key in tensors:
         native = _native_references(objects[key])
-        others[key] += max(native - views[key], 0)  # such as those of an autograd graph
+        others[key] += max(native - views[key], 0)  # such as references from an autograd graph
         others[key] -= int(native > 0 and _counts_native_references(torch))
     pending = [key for key in objects if others[key] > own or (weak and weakref.getweakrefcount(objects[key]))]
     used = set(pending)
@@ -69,11 +69,11 @@ def _add_unused_object(objects: dict[int, Any]) -> int:
 
 
 class _Unused:
-    """An object without other references."""
+    """An object that is not in use, for comparison with the reference counts of other objects."""
 
 
 def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = False) -> list[Any]:
-    """Return the objects that a value refers to; with ``native``, also if the reference is not one of Python."""
+    """Return the objects that a value refers to; with ``native``, including references in PyTorch's C++ code."""
     if is_instance(value, torch.Tensor):
         return [*gc.get_referents(value), *(base_of_view(value) if native else ())]
     followed = issubclass(type(value), _CONTAINERS) or id(value) in instances
@@ -81,14 +81,14 @@ def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = Fa
 
 
 def _native_references(tensor: Any) -> int:
-    """Return how many objects of PyTorch's C++ code refer to a tensor; 1 if this is unknown."""
+    """Return the number of references to a tensor in PyTorch's C++ code; 1 if it is unknown."""
     count: int | None = attempt(lambda: tensor._use_count() - 1)
     return 1 if count is None else count
 
 
 @functools.cache
 def _counts_native_references(torch: Any) -> bool:
-    """Return whether references from C++ code are visible in the reference count of the Python object."""
+    """Return whether the reference count of a tensor's Python object includes references from C++ code."""
     tensor = torch.empty(1)
     before = sys.getrefcount(tensor)
     view = tensor[:0]

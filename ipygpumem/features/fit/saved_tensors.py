@@ -1,7 +1,7 @@
 """Save and restore tensors, their gradients, and the contents of their storages in host memory.
 
 Storages and gradients are referred to weakly: those that the step replaces are freed, as they would be without the
-saved state, so that its runs need no more memory than other steps of the program.
+saved state, so that runs need no more memory than other steps of the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipygpumem.features.fit.references import HOOKS
 
 
 class _Storage:
-    """A storage. If it has been freed when it is restored, a new one with the same contents is equivalent."""
+    """A saved storage. If the step has freed it, it is replaced by a new storage with the same contents."""
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
         self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
@@ -64,8 +64,8 @@ class _Storage:
 class _Tensor:
     """The state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
 
-    ``storage`` is None for tensors whose storages only their methods can copy. Then, ``alias`` is another tensor with
-    the same storages, or None for a gradient, and ``contents`` is a copy in host memory.
+    ``storage`` is None if only methods of the tensor can copy its contents, as for sparse tensors. If so, ``alias`` is
+    another tensor with the same storages, or None for a gradient, and ``contents`` is a copy in host memory.
     """
 
     strong: Any
@@ -90,7 +90,7 @@ class SavedTensors:
     Args:
         torch: The module torch.
         tensors: The tensors.
-        contents: Whether the contents will be saved. Otherwise, they must not be changed.
+        contents: Whether `save_contents` will be called. Otherwise, the contents of the tensors must not change.
     """
 
     def __init__(self, torch: Any, tensors: Iterable[Any], *, contents: bool) -> None:
@@ -135,7 +135,7 @@ class SavedTensors:
 
     @property
     def nbytes(self) -> int:
-        """Size of the contents to save."""
+        """Size of the contents to save, in bytes."""
         total = sum(storage.nbytes for storage in self._storages.values())
         return int(total + sum(_nbytes(saved.tensor()) for saved in self._all() if saved.storage is None))
 
@@ -159,7 +159,7 @@ class SavedTensors:
         freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
         for saved in freed:
             tensor = saved.tensor()
-            if saved.storage is not None:  # otherwise, the tensors that it consists of are freed
+            if saved.storage is not None:  # sparse tensors consist of other tensors, which are freed
                 tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                 tensor.grad = None
         return bool(freed)
@@ -198,7 +198,7 @@ class SavedTensors:
             tensor.requires_grad_(saved.requires_grad)
         for name, hooks, current in zip(HOOKS, saved.hooks, _hooks(tensor), strict=True):
             if hooks is None and current is not None:
-                setattr(tensor, name, None)  # existing dicts are restored as other containers
+                setattr(tensor, name, None)  # existing dicts are restored like other containers
         if saved.contents is not None:
             tensor.data.copy_(saved.contents)
         return tensor

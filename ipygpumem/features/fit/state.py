@@ -89,22 +89,22 @@ class SavedState:
         self._grad_enabled = torch.is_grad_enabled()
 
     def replaced_tensors(self) -> list[Any]:
-        """Return the tensors that the step has replaced and that nothing but this object refers to."""
+        """Return the tensors that the step has replaced and to which only this object refers."""
         replaced = [value for value in self._replaced() if gc.is_tracked(value)]
         if not replaced:
             return []
         instances = set(map(id, self.objects.instances))
         with _without_modes(self._torch):
-            weak = self._saves_contents  # otherwise, the tensors are not freed
+            weak = self._saves_contents  # otherwise, no tensors are freed, and weak references stay valid
             return unused_tensors(self._torch, replaced, self._holders(), instances, weak=weak)
 
     def free_replaced_tensors(self) -> bool:
-        """Free `replaced_tensors`, which will be created again. Return whether there are any."""
+        """Free the memory of `replaced_tensors` until `restore` is called. Return whether there are any."""
         with _without_modes(self._torch), self._torch.no_grad():
             return self._tensors.free(self.replaced_tensors())
 
     def _replaced(self) -> list[Any]:
-        """Return the values that the objects contained and no longer contain."""
+        """Return the values that the saved containers, attributes and variables no longer contain."""
         values = []
         for _, container, items in self._items:
             values += replaced_items(container, items)

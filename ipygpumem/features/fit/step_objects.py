@@ -254,7 +254,7 @@ class StepObjects:
                 self.names[id(variables)] = None
 
     def uses(self, name: str) -> bool:
-        """Return whether the code can contain a name."""
+        """Return whether the code uses a name, or may use any name."""
         return any(names is None or name in names for names in self.names.values())
 
 

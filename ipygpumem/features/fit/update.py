@@ -161,7 +161,7 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     mode = fake.FakeTensorMode(allow_non_fake_inputs=False)
     trace = _trace(torch)
     modes = import_module("torch.utils._python_dispatch")
-    with DeferredInterrupts(), modes._disable_current_modes(), mode:  # an exception could terminate the process
+    with DeferredInterrupts(), modes._disable_current_modes(), mode:  # an interrupt could terminate the process
         copy = _without_parameters(optimizer)
         copies = {id(parameter): _like(torch, parameter).requires_grad_() for parameter in parameters}
         copy.param_groups = [

@@ -1,4 +1,4 @@
-"""Which classes and modules can contain state of a step, without calling methods of metaclasses."""
+"""Decide which classes and modules can contain state of a step, without calling methods of metaclasses."""
 
 from __future__ import annotations
 

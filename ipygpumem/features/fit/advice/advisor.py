@@ -90,7 +90,7 @@ class Advisor:
 
     @cached_property
     def in_contexts(self) -> list[tuple[StepContext, ScaledRecording | str]]:
-        """Context managers, and the predictions of the step in them or the reasons why there are none."""
+        """Context managers, each with the prediction of the step inside it or the reason why there is none."""
         return list(self.run_contexts())
 
     def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
@@ -206,7 +206,7 @@ class Advisor:
         )
 
     def _in_contexts(self, size: Size, notes: list[str]) -> Iterator[Candidate]:
-        """Yield the step in context managers. Append to ``notes`` the reasons why some cannot be predicted."""
+        """Yield a candidate for each context manager, or append to ``notes`` the reason why it cannot be predicted."""
         for context, scaled in self.in_contexts:
             if isinstance(scaled, str):
                 notes.append(f"{context.name} is not predicted: {scaled}.")

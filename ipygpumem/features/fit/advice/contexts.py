@@ -1,4 +1,4 @@
-"""Changes that run the step in a context manager. They are predicted from further runs, inside the context manager."""
+"""Changes that run the step inside a context manager, which are predicted from further runs inside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """A change as in `PredictedChange`. ``manager(runner)`` returns the context manager in which the step runs."""
+    """A change that runs the step inside the context manager ``manager(runner)``. See also `PredictedChange`."""
 
     name: str
     kind: Kind
@@ -32,7 +32,7 @@ class StepContext:
 
 @contextlib.contextmanager
 def forward_autocast(runner: Any) -> Iterator[None]:
-    """Enable autocast to bfloat16, except in backward passes that the current thread begins."""
+    """Enable autocast to bfloat16, except in backward passes that the current thread starts."""
     torch = runner.torch
     package, own_thread = torch.autograd, threading.get_ident()
     backward = package.backward
@@ -69,7 +69,7 @@ OFFLOADING = StepContext(
 
 
 def applicable(search: Search, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
-    """Return the context managers that could reduce the memory usage of a step. Its runs use up to ``used`` bytes."""
+    """Return the context managers that could reduce the memory usage of a step whose runs use up to ``used`` bytes."""
     if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
         return []
     torch, host = search.runner.torch, read_host(available=True).available

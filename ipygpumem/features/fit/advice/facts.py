@@ -59,7 +59,7 @@ class StepFacts:
     """Observations of a step.
 
     Attributes:
-        blocks: Names of the blocks. The attribute ``block`` of each call is an index of this tuple.
+        blocks: Names of the blocks. The attribute ``block`` of each call is an index into this tuple.
         calls: Calls of blocks whose backward pass was observed.
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates; 0 if it is unknown.
@@ -127,7 +127,7 @@ def find_facts(
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 
-    ``states`` contains the blocks of the state of each optimizer, by the ID of the optimizer.
+    ``states`` maps the ID of each optimizer to the indices of the memory blocks that contain its state.
     """
     observer, recorder = recorded.observer, recorded.recorder
     if observer is None or recorder is None:

@@ -56,7 +56,7 @@ class ObservedCall:
 
 @dataclass(slots=True)
 class ObservedUpdate:
-    """An update of an optimizer: its positions in the recorded events, and the IDs of the gradients' storages."""
+    """An update of an optimizer: its start and end in the recorded events, and the IDs of the gradients' storages."""
 
     optimizer: weakref.ref[Any]
     begin: EventPosition

@@ -36,7 +36,7 @@ _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
 """Size of the cuBLAS workspace of each thread, by whether the GPU is a Hopper GPU or a later one."""
 _LT_WORKSPACE = MIB
 _STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
-"""Methods of storages that access data without PyTorch's dispatcher, and so would access data of the program."""
+"""Methods of storages that access data without PyTorch's dispatcher, and therefore would access data of the program."""
 
 
 _TORCH_FILES = (
@@ -84,7 +84,7 @@ class FakeDevice:
         self._products = {getattr(self._aten, name).default for name in _MATRIX_PRODUCTS if hasattr(self._aten, name)}
         self._lifts = {self._aten.lift_fresh.default, self._aten.lift_fresh_copy.default}
         self._kernels: dict[Any, Callable[..., Any]] = rnn_kernels(torch)
-        # an exception in these files can terminate the process, because PyTorch calls them in destructors
+        # exceptions in the code of these files can terminate the process, because PyTorch calls it in destructors
         library, package = Path(torch.__file__).parent, Path(__file__).parent
         files = (*(library / name for name in _TORCH_FILES), *(package / name for name in _OWN_FILES))
         self._interrupts = InterruptsOutsideFiles(weakref.__file__, *map(str, files))
@@ -92,11 +92,11 @@ class FakeDevice:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the code in the block without data. Interrupts must be deferred until the block begins."""
+        """Run the code in the block without data. The caller must defer interrupts until the block begins."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
             self._refuse_access(stack)
-            logger = logging.getLogger(self._fake.__name__)  # logs errors that the step raises, with tracebacks
+            logger = logging.getLogger(self._fake.__name__)  # logs errors of the step with tracebacks
             stack.enter_context(unittest.mock.patch.object(logger, "disabled", True))
             stack.enter_context(self._mode)
             if not self.native:
@@ -151,7 +151,7 @@ class FakeDevice:
                 self._label(leaf.grad, GRADIENTS, self._names.owner(leaf))
 
     def remove(self, tensors: Iterable[Any] = ()) -> None:
-        """Delete the copies of tensors that the program no longer uses, or whose data the step has replaced."""
+        """Delete the copies of ``tensors`` and of the tensors whose data the step has replaced."""
         replaced = [tensor for tensor, copy in self._copies.items() if self.log.is_replaced(tensor, copy)]
         for tensor in (*tensors, *replaced):
             self._copies.pop(tensor, None)
@@ -260,7 +260,7 @@ class FakeDevice:
                 raise
             return 0.0  # the gradients are finite
         new = list(self._new_storages(result))
-        if new:  # an operation whose exceptions PyTorch handles, unlike queries of the device of a tensor
+        if new:  # PyTorch handles exceptions of such operations, unlike those of queries for a tensor's device
             self._interrupts.deliver()
         if new or function in self._products:
             self._log(new, is_product=function in self._products)

@@ -43,7 +43,7 @@ class ModuleNames:
 
 
 def _named_modules(module: Any, visited: set[int], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the names and modules that ``named_modules`` yields, which a class of the program may override."""
+    """Yield names and modules as ``named_modules`` does, which a class of the program may have overridden."""
     visited.add(id(module))
     yield name, module
     for key, child in module._modules.items():

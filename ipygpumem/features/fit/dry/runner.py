@@ -90,7 +90,7 @@ class DryStep:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
         self.observer = observer
-        begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # as `DryObserver.position`
+        begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # positions as returned by `DryObserver.position`
         self.recorder: Any = SimpleNamespace(begin_position=begin, end_position=end, history=SimpleNamespace(own=True))
         self._recording = recording
 
@@ -204,7 +204,7 @@ class DryRunner:
         return DryObserver(self.torch, blocks, self.device)
 
     def release(self, saved: SavedState) -> None:
-        """Remove the tensors that the step has replaced from the estimate."""
+        """Exclude the tensors that the step has replaced from the estimate."""
         if self.device is not None:
             self.device.remove(saved.replaced_tensors())
 
