@@ -97,7 +97,11 @@ PAGE_COMMANDS = (
         (
             *VIEW.options,
             *_OPTIONS,
-            Option(("-o", "--output"), "OUT", "output file (default: the name of FILE with .html)"),
+            Option(
+                ("-o", "--output"),
+                "OUT",
+                "output file (default: FILE with the extension .html, in the current directory)",
+            ),
         ),
         shell=_html,
     ),

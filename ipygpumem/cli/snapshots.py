@@ -165,7 +165,7 @@ def _integer(value: str) -> int:
     return int(value)
 
 
-_FILES = Option(("files",), "FILE", "snapshot file (pickle or JSON, optionally compressed: gz, xz)", accepts_many=True)
+_FILES = Option(("files",), "FILE", "snapshot file (pickle or JSON, may be compressed: .gz, .xz)", accepts_many=True)
 _DEVICE = Option(("--device",), "N", "include only the device with this index", type=_integer)
 _GROUPS = (
     Option(("--by",), "KEY", f"grouping key: {', '.join(_KEYS)} (default: line)", _KEYS, "line"),

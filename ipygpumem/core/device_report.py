@@ -44,8 +44,7 @@ class DeviceReport(PlainData):
     """Changes in the memory of one device during a measurement, in bytes. Unknown values are None (see `grades`).
 
     Attributes:
-        before: The reading at the start.
-        after: The reading at the end.
+        before, after: The readings at the start and at the end.
         high: Peaks of the allocator counters; None if they could not be read.
         sampled: Lower bound on peak memory outside PyTorch; None if no sample exceeds both readings.
         unsampled: Reason why samples are missing; empty if none are missing.

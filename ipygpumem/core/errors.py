@@ -91,7 +91,7 @@ def check_argument(name: str, value: Any, kinds: type | tuple[type, ...], expect
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise `OptionError` if an argument is not one of these strings."""
+    """Raise `OptionError` if an argument is not one of the strings in ``choices``."""
     if not isinstance(value, str) or value not in choices:
         *first, last = map(repr, choices)
         raise OptionError(f"{name} must be {', '.join(first)} or {last}, not {reprlib.repr(value)}")

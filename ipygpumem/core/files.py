@@ -29,8 +29,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     """Check that a file can be written and return its absolute path.
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
-    refers to a directory or device, is not writable, or is the name of an existing program, notebook or, unless a
-    snapshot is to be written, snapshot. ``kind`` and ``example`` describe the file in error messages.
+    refers to a directory or device, is not writable, or would replace a Python file or notebook, or a snapshot with
+    another ``kind`` of file. ``kind`` and ``example`` describe the file in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -71,7 +71,7 @@ def absolute_path(text: str) -> Path:
 
 
 def _foreign_entry(path: Path) -> Path | None:
-    """Return the first link or file of another user in a shared directory on a path, which Linux would not follow."""
+    """Return the first link or file on a path that is in a shared directory and belongs to another user, or None."""
     names, links = [*reversed(path.parts)], 0
     while names:
         name = names.pop()
@@ -114,7 +114,7 @@ def import_library(module: str, purpose: str) -> Any:
 
 @contextlib.contextmanager
 def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a new file with a random name in the directory of ``path``, deleted on exit unless it was renamed."""
+    """Yield a new file with a random name in the directory of ``path``. Unless renamed, it is deleted on exit."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         # "x" does not open a file or symbolic link that another user has created under this name. The opener is not a

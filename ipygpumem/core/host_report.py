@@ -17,8 +17,7 @@ class HostReport(PlainData):
     """Changes in the host memory of this process during a measurement, in bytes.
 
     Attributes:
-        before: The reading at the start.
-        after: The reading at the end.
+        before, after: The readings at the start and at the end.
         profiled: Whether torch.profiler was running. If so, the values are upper bounds, as its records use memory.
     """
 

@@ -44,17 +44,13 @@ class DeferredInterrupts:
 
 
 class InterruptsOutsideFiles(DeferredInterrupts):
-    """Context manager that defers interrupts only while functions in certain files run, until `deliver` is called.
-
-    Args:
-        paths: Beginnings of the paths of these files.
-    """
+    """Context manager that defers interrupts during calls of functions in files whose paths start with ``paths``."""
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths
 
     def record(self, *arguments: Any) -> None:
-        """Record an interrupt if one of these functions runs, and otherwise call the handler of the program."""
+        """Defer an interrupt if the call stack contains a function in one of the files. Otherwise, call the handler."""
         frame = arguments[1]
         while frame is not None and not frame.f_code.co_filename.startswith(self._paths):
             frame = frame.f_back

@@ -230,7 +230,7 @@ _FILTER_NOTIFICATIONS = {name: value for name, value in vars(warnings).items() i
 
 @contextlib.contextmanager
 def shown_warnings_kept() -> Iterator[None]:
-    """Keep Python's record of shown warnings, which it clears whenever the filters change, as by matplotlib."""
+    """Preserve the record of shown warnings, which Python clears whenever the warning filters change."""
     for name in _FILTER_NOTIFICATIONS:
         setattr(warnings, name, lambda: None)
     try:

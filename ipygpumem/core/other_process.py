@@ -23,6 +23,7 @@ class OtherProcess:
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
         command: Command line without values that may be secret. Empty for processes of other users.
         began: Start time in seconds since the Unix epoch.
+        why: Reason why details are missing.
     """
 
     pid: int

@@ -87,7 +87,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magics: str = "") -> str:
-    """Replace possible secrets in a line of code, or of a shell command or other language, with ``***``."""
+    """Replace possible secrets in a line of a cell with ``***``. ``magics``: Lines of cell magics above the line."""
     if re.search("(?m)^%%(write)?file", magics) and _mentions_secret(magics):
         return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0

@@ -53,7 +53,7 @@ _LITERAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """Label of the measured code, which is a notebook cell, a statement or a block."""
+    """Label of the measured code: a notebook cell (``cell``: its execution count), a statement or a block."""
 
     code: str = ""
     cell: int | None = None
@@ -67,6 +67,7 @@ class RecordingInfo:
 
     Attributes:
         path: Path of the file; None if it could not be written.
+        size, events: Size of the file in bytes, and number of events on all devices.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         own: Whether this package started the recording. If the program started it, only a part was saved.
         error: Reason why the file could not be written or events are missing.

@@ -80,7 +80,10 @@ def duration(seconds: float) -> str:
 
 
 def parse_size(text: str | int, name: str = "") -> int:
-    """Convert a size, such as ``"4 MiB"`` or ``"2 GB"`` (decimal), to bytes. Errors begin with ``name``, if given."""
+    """Convert a size such as ``4194304``, ``"4 MiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) to bytes.
+
+    Raises `OptionError` if ``text`` is not a size, or is not below 8 EiB. The message begins with ``name``, if given.
+    """
     prefix = f"{name}: " if name else ""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         if text >= _LARGEST:

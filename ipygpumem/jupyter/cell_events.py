@@ -126,7 +126,7 @@ class RunningCells:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """Remove a cell and those inside it. Return the cell or None, and whether no other runs in this thread."""
+        """Remove a cell and all cells in it. Return the cell or None, and whether this thread runs no other cell."""
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
@@ -163,7 +163,7 @@ class RunningCells:
 
 
 class CellHooks:
-    """Functions that run before (with ExecutionInfo) and after (with ExecutionResult) each cell of one shell."""
+    """Functions called before (with ExecutionInfo) and after (with ExecutionResult) each cell of one shell."""
 
     def __init__(
         self, shell: Any, before: Callable[[Any], None], after: Callable[[Any], None], stacks: Mapping[int, Any]

@@ -212,7 +212,7 @@ class CellMeasurements:
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
-        """Measure ``run``, show the report, and return its value and the report. Its exceptions propagate."""
+        """Call ``run``, show the report, and return ``(value, report)``. Exceptions that ``run`` raises propagate."""
         __tracebackhide__ = True
         outer = self._magics.claim_cell()
         options.plan.collectors += self.presenter.collectors(requested=True)

@@ -220,11 +220,7 @@ def one_line_traceback(error: _Error) -> _Error:
 
 
 class OomPanel:
-    """Panel that explains the failed allocations in a cell.
-
-    Attributes:
-        report: Report of the cell if it is shown together with the panel, otherwise None.
-    """
+    """Panel that explains the failed allocations in a cell. ``report``: The cell's report, if shown with the panel."""
 
     def __init__(self, magics: Notebook, recording: OomRecording) -> None:
         self._magics = magics
@@ -241,7 +237,7 @@ class OomPanel:
         self.observer.listen(self.recording.save)
 
     def end_cell(self, result: Any) -> None:
-        """Show the panel below a cell, or its report and store it as an earlier run if no allocation failed."""
+        """Show the panel if an allocation in a cell failed. Otherwise, store a successful cell as an earlier run."""
         count = self.observer.count
         failures = self.observer.take()
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""

@@ -18,7 +18,7 @@ from ipygpumem.jupyter.options import CELL, STATEMENT
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 _INDENT = 30
 COMMANDS = (
-    Command("on", "report cells that change memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)),
+    Command("on", "report on cells changing memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)),
     Command("off", "show only requested reports", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )

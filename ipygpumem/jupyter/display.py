@@ -53,11 +53,7 @@ def _flush_streams(publisher: Any) -> None:
 
 
 class DisplayMixin:
-    """Mixin with methods that display results in a shell.
-
-    Attributes:
-        shell: The shell, which may differ from the one that ``IPython.display`` uses.
-    """
+    """Mixin with methods that display results in ``shell``, which can differ from that of ``IPython.display``."""
 
     shell: Any
 

@@ -1,4 +1,4 @@
-"""Code on an ipyparallel engine that sends reports before replies, so that they are not lost if the engine dies."""
+"""Code on an ipyparallel engine. Each report is sent before the execution reply: it survives a crash of the engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _EngineState:
 
 
 def join(number: int) -> None:
-    """Load the extension on engine ``number``, its rank if no launcher sets one, and send reports to the client."""
+    """Load the extension and send reports to the client. Without a launcher, the engine ID ``number`` is the rank."""
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)

@@ -27,7 +27,7 @@ _CHART_POINTS = 110  # maximum number of points in the chart; each point is two 
 
 
 class IncompleteLineTracker:
-    """Tracker of incomplete lines, such as progress bars, which a display below would split."""
+    """Tracker of incomplete lines of output, such as progress bars, which a display after them would split."""
 
     def __init__(self) -> None:
         self._last_characters: dict[int, str] = {}
@@ -146,7 +146,7 @@ class LiveDisplay:
         self.line_tracker.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """Stop updates and return the display's ID, if any. If ``clear_output`` ``waits``, it is still visible."""
+        """Stop updates; return the display ID or None. ``waits``: Whether ``clear_output(wait=True)`` is pending."""
         with self._lock:
             self._ended = True
             display_id, self._display_id = self._display_id, ""
@@ -169,11 +169,7 @@ class LiveDisplay:
 
 
 class LiveDisplayUpdater:
-    """Updater of the live displays of one shell. The updates run in a separate thread.
-
-    Attributes:
-        available: Whether the shell belongs to a kernel that can send messages from other threads.
-    """
+    """Updater of one shell's live displays from another thread. ``available``: Whether the kernel supports this."""
 
     def __init__(self, shell: Any, runtime: Runtime, clearing: ClearOutputTracker) -> None:
         self._shell = shell
@@ -185,7 +181,7 @@ class LiveDisplayUpdater:
         self._thread = WorkerThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
-        """Start the live display of a cell, or return None if that is not possible. ``number`` may return None, too."""
+        """Start the live display of a cell, or return None on failure. ``number`` returns its execution count."""
         if not supports_updates(self._shell):
             return None
         cell = LiveDisplay(self._shell, self._clearing, number)

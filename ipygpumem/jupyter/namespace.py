@@ -50,7 +50,7 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile code into ``(body, last)``; ``last`` is the last expression or None. ``UsageError`` for errors."""
+    """Compile code into ``(body, last)``; ``last`` is the final expression or None. ``UsageError`` if invalid."""
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
@@ -76,7 +76,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return source regions of functions that ``text`` does not define; `OptionError` if there is none."""
+    """Return the source regions of functions, except those that ``text`` defines; `OptionError` for other objects."""
     from ipygpumem.features.lines.source_code import SourceCode, code_object, function_region, resolve_name
 
     texts = SourceCode(notebook_sources())
@@ -114,11 +114,7 @@ def next_execution_count(shell: Any) -> int | None:
 
 
 class ExecutionCounts:
-    """Execution counts of a shell's cells by file name.
-
-    Attributes:
-        stored_by_ipython: Whether IPython stores these counts itself, as version 8 and later do.
-    """
+    """Execution counts of a shell's cells by file name. IPython 8 and later versions store the counts themselves."""
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
@@ -136,7 +132,7 @@ class ExecutionCounts:
         return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """Return a cell's file name in tracebacks, or None. Files of measured ``statements`` are not cells."""
+        """Return a cell's file name in tracebacks, or None. ``statements`` are file names of measured statements."""
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
         if name in linecache.cache:

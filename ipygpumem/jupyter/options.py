@@ -1,9 +1,9 @@
 """Options of ``%%gpumem`` and ``%gpumem STATEMENT``, and the input transformer for ``%%gpumem``.
 
-The transformer replaces this line with a call to a line magic, because an ordinary cell magic would have to run the
-body itself. Then IPython would regard a failed cell as successful, ``await`` would not work, and the value of the last
-expression and the line numbers in tracebacks would be lost. IPython removes prompts and indentation only if the first
-line of a cell has them. Because that line is ``%%gpumem``, they are removed from the body here.
+The transformer replaces the first line of the cell with a call to a line magic, because an ordinary cell magic would
+have to run the body itself. Then IPython would regard a failed cell as successful, ``await`` would not work, and the
+value of the last expression and the line numbers in tracebacks would be lost. IPython removes prompts and indentation
+only from cells whose first line has them. They are therefore removed from the body here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _SNAPSHOT = Option(
     "variable, {host} to the host name, {time} to the start time, and {rank} to the rank or engine ID",
     is_path=True,
 )
-_VIEW = Option(("--view",), None, "show the snapshot below the report; requires --snapshot")
+_VIEW = Option(("--view",), None, "show the snapshot below the report (viewer or image); requires --snapshot")
 _LINES = (
-    Option(("--lines",), None, "report memory usage line by line for the cell and the functions that it calls"),
+    Option(("--lines",), None, "report memory usage by line, for the cell and the notebook's functions that it calls"),
     Option(
         ("-f", "--function"),
         "NAME",
@@ -40,8 +40,17 @@ _LINES = (
         accepts_many=True,
     ),
 )
-_MODULES = Option(("--modules",), "NAME", "report this model's memory usage by module and by phase of a step")
-_OUTSIDE = Option(("--outside",), None, "report memory outside PyTorch by library; requires ipygpumem[outside]")
+_MODULES = Option(
+    ("--modules",),
+    "NAME",
+    "report this model's memory usage by module and phase (forward, backward, optimizer) of training and inference",
+)
+_OUTSIDE = Option(
+    ("--outside",),
+    None,
+    "report memory outside PyTorch by library, from CUPTI records and the counters of CuPy, JAX and other libraries; "
+    "requires ipygpumem[outside]",
+)
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU, relative to the start, exceeds SIZE, such as 2GiB"),
     Option(("--limit-held",), "SIZE", "fail if allocated memory grows by more than SIZE, such as 0"),
@@ -71,7 +80,7 @@ _ENGINES = (
         'run the cell, as %%px does, on the engines monitored by "%gpumem engines"; with --snapshot '
         "run_{rank}.pickle, the report compares a typical engine with the engine that differs most, line by line",
     ),
-    Option(("--collect",), "DIRECTORY", "copy snapshots to this local directory; requires --engines and --snapshot"),
+    Option(("--collect",), "DIRECTORY", "copy engine snapshots to this local path; requires --engines and --snapshot"),
 )
 _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
 CELL = (*_MEASURED, *_ENGINES, DEVICE, _QUIET, _VAR, HELP)

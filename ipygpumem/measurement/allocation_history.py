@@ -92,7 +92,7 @@ class ActiveRecording:
             return True
 
     def set_context(self, context: str | None = None) -> None:
-        """Change the option ``context`` of this package's recording; by default, restore its first value."""
+        """Change the option ``context`` of this package's recording; None restores the value from the start."""
         with self._lock, DeferredInterrupts():
             history = self._history
             if history is not None and history.context is not None:

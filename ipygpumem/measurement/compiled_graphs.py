@@ -60,7 +60,7 @@ class CompiledGraph:
 
 
 class CompiledGraphObservers:
-    """Observers called with a graph and its inputs before a call, and with the graph after it."""
+    """Observers called with a graph and its inputs before each run of the graph, and with the graph after it."""
 
     def __init__(self) -> None:
         self._observers: list[tuple[Callable[..., None], Callable[..., None]]] = []

@@ -33,11 +33,7 @@ class BackwardPassObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """A backward pass: its caller and its place in the sequence of allocation events.
-
-    Attributes:
-        stack: Python stack of the caller as ``(file, line)`` tuples, innermost frame first.
-    """
+    """Positions of a backward pass in the sequence of events, and ``(file, line)`` of its callers, innermost first."""
 
     begin: EventPosition
     end: EventPosition
@@ -45,7 +41,7 @@ class BackwardPass:
 
 
 class MeasuredBackwardPasses:
-    """The backward passes between `start` and `stop` that have ended, and the number of those that are ``running``."""
+    """Backward passes between `start` and `stop`: the ``passes`` that have ended, and the number still ``running``."""
 
     def __init__(self, pause: Callable[[bool], None] | None = None) -> None:
         """``pause`` is called with True before a pass and with False after it. Overlapping passes count as one pass."""
@@ -89,7 +85,7 @@ def profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers called before torch.profiler starts, which their exceptions prevent, and after it has stopped."""
+    """Observers called before torch.profiler starts and after it stops. An exception before the start prevents it."""
 
     def __init__(self) -> None:
         super().__init__(_MODULE, before=("_prepare_profiler", "_enable_profiler"), after=("_disable_profiler",))

@@ -114,7 +114,7 @@ class PeakTracker:
         return scope
 
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
-        """Start tracking peaks, resetting PyTorch's if ``reset``. `RuntimeError` for a pluggable allocator."""
+        """Start tracking peaks and return the counters. Raises `RuntimeError` for a pluggable allocator."""
         with self._lock:
             stats = self.stats(index)
             state = allocator.allocator_statistics(stats)

@@ -116,7 +116,7 @@ class Plan:
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
     ) -> FinishedMeasurement | None:
-        """End a measurement and build its report; None after a fork. ``code`` is called only with a recording."""
+        """End a measurement and build its report (None after a fork). ``code`` is not called if nothing is recorded."""
         try:
             measured_code = NO_CODE if self.recorder is None else code()
             report = measurement.end(label, success=success, code=measured_code)

@@ -180,7 +180,7 @@ class Recorder:
 
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
-    """Replace or create a snapshot file atomically and return its size. Raises `RecordingError` if that fails."""
+    """Replace or create a snapshot file atomically and return its size in bytes. Raises `RecordingError` on failure."""
     with replacing(path, "the snapshot ", RecordingError) as file, gc_paused():
         pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
         return file.tell()

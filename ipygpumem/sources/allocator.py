@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AllocatorStatistics(NamedTuple):
-    """Allocator statistics of one device. ``segments`` changes whenever a segment is allocated or freed."""
+    """Allocator statistics of one device; sizes in bytes. ``segments`` counts allocated and freed segments."""
 
     now: Counters
     peak: Counters
@@ -93,7 +93,7 @@ def inductor_unloaded() -> Iterator[None]:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return segments and blocks, which adds an event to a recording. Raises `RuntimeError` if none are listed."""
+    """Return segments with their blocks. Adds an event to a recording. Raises `RuntimeError` if unsupported."""
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
     with inductor_unloaded():
@@ -136,7 +136,7 @@ def is_recording() -> bool:
 
 
 def empty_cache() -> bool:
-    """Call ``torch.cuda.empty_cache()``, and return True, if CUDA is initialized and no graph is being captured."""
+    """Call ``torch.cuda.empty_cache()`` and return True, except before CUDA is initialized or during capture."""
     torch = pytorch.started()
     if torch is None or pytorch.capturing(torch):
         return False
@@ -152,7 +152,7 @@ class AllocatedBlock(NamedTuple):
     """Allocated block of PyTorch's allocator.
 
     Attributes:
-        requested: Requested size in bytes; 0 if unknown.
+        size, requested: Rounded and requested size in bytes; ``requested`` is 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
         frames: Recorded stack; empty if it was not recorded or not listed.
     """
@@ -188,7 +188,7 @@ class AllocatedBlocks:
     def share_outside(
         self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
     ) -> float:
-        """Return the share of memory outside some storages, private pools and blocks of the excluded size."""
+        """Return the share of memory outside these storages, private pools, and blocks of ``excluded_size`` bytes."""
         inside_ids = {id(self.block(storage.device, storage.address)) for storage in storages}
         wanted = [block for block in self.blocks if is_wanted(block.device)]
         rest = [block for block in wanted if id(block) not in inside_ids and not any(block.pool)]
@@ -212,7 +212,7 @@ def allocation_counts() -> Any:
 
 
 def allocated_blocks() -> AllocatedBlocks | None:
-    """Return all allocated blocks; None if they are not listed. This adds an event to a running recording."""
+    """Return all allocated blocks, or None if unknown. Adds an event to a running recording."""
     listed_segments = attempt(segments)
     if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel
         return None

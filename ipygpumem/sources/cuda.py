@@ -59,7 +59,7 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 
 
 def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
-    """Return ``(reserved, used, peak_reserved)`` of a pool on a device with a context; None if the query fails."""
+    """Return ``(reserved, used, peak_reserved)`` of a pool in bytes; None if the query fails. Requires a context."""
     runtime = _runtime()
     if runtime is None:
         return None

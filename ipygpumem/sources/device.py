@@ -103,7 +103,7 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Identify this process in NVML's list by test allocations, once per device and not during capture."""
+        """Identify this process in NVML's list by test allocations. Must not be called during graph capture."""
         self.verified = True
         if self.nvml is None:
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that torch.compile neither compiles nor traces, even when it runs between graphs."""
+    """Return a wrapper of a function that torch.compile neither compiles nor traces, even between graphs."""
     frames = _eval_frame()
     if frames is None:
         return function

@@ -124,7 +124,7 @@ _START_TOLERANCE = 2.0  # tolerance in seconds when comparing start times, which
 
 
 class ProcessInfoCache:
-    """Cache of other processes, also ended ones. ``trusted``: whether NVML's PIDs are those of this namespace."""
+    """Cache of descriptions of other processes. ``trusted``: Whether NVML's PIDs belong to this PID namespace."""
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}

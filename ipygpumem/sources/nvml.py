@@ -47,7 +47,7 @@ _new_memory: Any = functools.partial(tuple.__new__, DeviceMemory)  # three times
 
 
 class Nvml:
-    """Initialized NVML library. The constructor and the methods raise `NvmlError` on failure, unless documented."""
+    """Initialized NVML library. The constructor and the methods raise `NvmlError` unless documented otherwise."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -94,7 +94,7 @@ class Nvml:
         return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """Return ``(handle, is_mig_parent)`` for a UUID or PCI bus ID; true if it is a GPU in MIG mode."""
+        """Return ``(handle, is_mig_parent)`` for a UUID or PCI bus ID. MIG parents are GPUs in MIG mode."""
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
         reason = NvmlError("NVML cannot find the device")
         for name in (f"GPU-{bare}", f"MIG-{bare}"):
@@ -146,7 +146,7 @@ class Nvml:
         return None if stats is None else int(stats.maxMemoryUsage)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return memory usage in bytes by PID, None if unknown (WSL2, WDDM); with ``graphics``, of all processes."""
+        """Return memory usage in bytes (None on WSL2 and WDDM) by PID. ``graphics`` includes graphics processes."""
         listed = self._list("Compute", handle)
         if graphics:
             listed += self._list("Graphics", handle)

@@ -38,7 +38,7 @@ def importable() -> bool:
 
 
 def problem(*, load: bool) -> str | None:
-    """Return why GPU memory cannot be measured, or None. ``load`` imports torch, which is otherwise not required."""
+    """Return the reason why GPU memory cannot be measured, or None. ``load`` imports torch and looks for a GPU."""
     if load:
         try:
             importlib.import_module("torch")
@@ -114,7 +114,7 @@ def synchronize() -> None:
 
 
 def device_memory(torch: Any, index: int) -> DeviceMemory | None:
-    """Return the memory of a device with a context from ``cudaMemGetInfo``, or None after a failed kernel."""
+    """Return the memory of a device from ``cudaMemGetInfo``; None if the call fails. Requires a context."""
     with contextlib.suppress(Exception), RelaxedCaptureMode() as relaxed:
         if relaxed:
             free, total = torch.cuda.mem_get_info(index)
@@ -123,7 +123,7 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set or remove the callback for failed allocations, and return whether PyTorch's observer is attached."""
+    """Set ``callback(device, requested, limit, free)`` for failed allocations. Return whether this is supported."""
     torch = started()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if torch is None or attach is None:
@@ -153,7 +153,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class WrappedFunctions:
-    """Wrappers around functions of one module or class. Those that another library has wrapped are kept."""
+    """Wrappers around functions of a module or class. A wrapper that another library wraps cannot be removed."""
 
     def __init__(self, module: str) -> None:
         self._module, _, self._class = module.partition(":")

@@ -102,11 +102,11 @@ class StorageInspector:
             return []
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference, which prevents the reuse of the storage's address; None before PyTorch 2.10."""
+        """Return a weak reference, which reserves the address of the StorageImpl; None before PyTorch 2.10."""
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with the location of a storage, or an empty list. A known ``address`` is not read."""
+        """Return a list with the location of a storage, or an empty list. ``address`` is its address, if known."""
         try:
             device = storage.device
             name = self._device_names.get(device)
@@ -158,7 +158,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
-        """Return the gradient of a leaf tensor, the base tensor and the autograd node; None if they do not exist."""
+        """Return the gradient of a leaf tensor, the base tensor and the autograd node. Missing values are None."""
         gradient = node = None
         try:
             if self._is_leaf(tensor):

@@ -43,7 +43,7 @@ def style() -> contextlib.AbstractContextManager[None]:
 
 
 class PlotLayout:
-    """A white figure, laid out in CSS pixels from the upper left corner. Each has ``scale`` image pixels."""
+    """White figure. Positions are in CSS pixels from the upper left; a CSS pixel has ``scale`` image pixels."""
 
     def __init__(self, height: int, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

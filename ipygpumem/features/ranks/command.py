@@ -93,7 +93,13 @@ RANKS = Command(
     "compare the ranks of a run that used measure(rank_reports=DIRECTORY)",
     (
         Option(("directory",), "DIRECTORY", "directory with the reports and snapshots of the ranks", is_path=True),
-        Option(("--by",), f"{{{','.join(_COLUMNS)}}}", 'sort by this column (default: "rank")', _COLUMNS, "rank"),
+        Option(
+            ("--by",),
+            f"{{{','.join(_COLUMNS)}}}",
+            'sort by this column in descending order (default: "rank", ascending)',
+            _COLUMNS,
+            "rank",
+        ),
         Option(("-n", "--top"), "N", f"rows per table (default: {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive),
         Option(("--plot",), None, "also plot the memory usage of each rank over time", only_interface="magic"),
         Option(("--plot",), "OUT.png", "also plot the memory usage of each rank over time", only_interface="shell"),

@@ -96,7 +96,9 @@ VIEW = Command(
     "open snapshots in the viewer, up to eight side by side",
     (
         Option(("files",), "FILE", "snapshot file (pickle, JSON, .gz or .xz)", accepts_many=True, is_path=True),
-        Option(("--set",), "SETTINGS", "also show other settings, such as expandable_segments:True", type=_settings),
+        Option(
+            ("--set",), "SETTINGS", "also show a replay with settings, for example max_split_size_mb:64", type=_settings
+        ),
         HELP,
     ),
     magic=_view,
