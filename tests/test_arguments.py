@@ -33,6 +33,8 @@ SNAPSHOT = ipygpumem.Snapshot.load({"segments": [], "device_traces": [[]]})
         (lambda: SNAPSHOT.ooms(last="1"), "last must be a number of errors or None, not '1'"),
         (lambda: SNAPSHOT.window(None, 3), "start_us must be a number of microseconds, not None"),
         (lambda: SNAPSHOT.short_lived(at_least=True), "at_least must be a number of bytes, not True"),
+        (lambda: ipygpumem.fit(abs, margin=None), "margin must be a share of the memory, such as 0.02, not None"),
+        (lambda: ipygpumem.fit(abs, most="5%"), "most must be a share of the free memory, such as 0.25, not '5%'"),
         (lambda: SNAPSHOT.to_html("x.html", theme=[]), "theme must be 'auto', 'light' or 'dark', not []"),
     ],
 )

@@ -292,6 +292,36 @@ def test_tensors_that_are_kept_until_the_next_run(torch, kept, expandable):
         torch.cuda.memory._set_allocator_settings("expandable_segments:False")
 
 
+def test_tensors_that_are_replaced(torch):
+    """Tensors that the step replaces count once, although their values are restored."""
+    import ipygpumem
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(6))).cuda()
+    average = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def step(batch):
+        model(torch.randn(batch, 2048, device="cuda")).pow(2).mean().backward()
+        for name, parameter in model.named_parameters():
+            parameter.data = parameter.data - 1e-3 * parameter.grad
+            average[name] = 0.9 * average[name] + 0.1 * parameter.detach()
+        model.zero_grad()
+
+    step(2)
+    before = [tensor.detach().cpu() for tensor in (*model.parameters(), *average.values())]
+    result = ipygpumem.fit(step, range(1, 4097))
+    print(result)
+    assert not result.refusal, result.refusal
+    after = (*model.parameters(), *average.values())
+    assert all(torch.equal(old, new.cpu()) for old, new in zip(before, after, strict=True))
+    torch.cuda.empty_cache()
+    for size in (8, 512, 4096):
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(3):
+            step(size)
+        print(size, result.predict(size) / MIB, torch.cuda.max_memory_allocated() / MIB)
+        assert result.predict(size) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
+
+
 def test_two_variables(torch):
     import ipygpumem
 

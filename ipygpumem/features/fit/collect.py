@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.core.errors import IpyGpuMemError, OptionError, check_argument, first_line
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.blocks import checkpointing
@@ -90,6 +90,8 @@ def fit_step(
 ) -> Fit:
     """Predict the memory usage of a step as `fit` does."""
     __tracebackhide__ = True
+    check_argument("margin", margin, (int, float), "a share of the memory, such as 0.02")
+    check_argument("most", most, (int, float), "a share of the free memory, such as 0.25")
     if not 0 <= margin < 1:
         raise OptionError(f"the margin must be at least 0 and less than 1, not {margin}")
     if not 0 < most <= MAX_SHARE:
