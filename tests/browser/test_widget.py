@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from urllib.parse import urlsplit
 
@@ -68,10 +69,10 @@ class Notebook:
         self.page.keyboard.press("Control+s")
         for _ in range(1200):
             if self.path.stat().st_mtime_ns != before:
-                break
+                with contextlib.suppress(ValueError):  # the server is still writing the file
+                    return nbformat.read(self.path, as_version=4)
             self.page.wait_for_timeout(50)
-        self.page.wait_for_timeout(100)
-        return nbformat.read(self.path, as_version=4)
+        raise AssertionError("the notebook was not saved")
 
     def reload(self):
         self.page.reload()
