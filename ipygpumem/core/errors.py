@@ -85,7 +85,7 @@ class CuptiError(IpyGpuMemError):
 
 
 def check_argument(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
-    """Raise `OptionError` if an argument is not an instance of ``kinds``, or is a bool."""
+    """Raise `OptionError` if an argument is a bool, or is not an instance of ``kinds``."""
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise OptionError(f"{name} must be {expected}, not {reprlib.repr(value)}")
 

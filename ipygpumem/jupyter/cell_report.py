@@ -1,4 +1,4 @@
-"""Display of cell reports, in a form that depends on the options and settings, and of the panel after an OOM error."""
+"""Display of cell reports, depending on options and settings, and of the panel below an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class ReportPresenter:
 
 
 def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
-    """Mark a finished cell as failed unless it has failed already, keep its value, and show the error as one line."""
+    """Mark a finished cell as failed and show the error as one line. The cell keeps its value or earlier error."""
     if result is not None and result.success:
         result.error_in_exec = error
         shell.showtraceback((type(one_line_traceback(error)), error, None))

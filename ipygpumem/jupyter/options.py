@@ -3,7 +3,7 @@
 The transformer replaces the first line of the cell with a call to a line magic, because an ordinary cell magic would
 have to run the body itself. Then IPython would regard a failed cell as successful, ``await`` would not work, and the
 value of the last expression and the line numbers in tracebacks would be lost. IPython removes prompts and indentation
-only from cells whose first line has them. They are therefore removed from the body here.
+only from cells whose first line has them. Both are therefore removed from the body here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
 
 
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
-    """Split a line into its leading options and the statement, which includes a semicolon at the end."""
+    """Split a line into its leading options and the statement. A semicolon at the end is part of the statement."""
     text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}

@@ -90,7 +90,7 @@ class Recorder:
         after: Reading | None = None,
         variables: Sequence[Mapping[str, Any]] = (),
     ) -> RecordingInfo:
-        """Save the events recorded so far. The result contains the error message if this fails.
+        """Save the events recorded so far. If saving fails, the result contains the error message.
 
         ``path``: Path of the snapshot file; None stores the snapshot only in ``snapshot``.
         ``cell``: The current cell if it is not yet in ``cells``.

@@ -43,7 +43,7 @@ def style() -> contextlib.AbstractContextManager[None]:
 
 
 class PlotLayout:
-    """White figure. Positions are in CSS pixels from the upper left; a CSS pixel has ``scale`` image pixels."""
+    """White figure with positions in CSS pixels from the upper left. A CSS pixel is ``scale`` image pixels wide."""
 
     def __init__(self, height: int, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
