@@ -26,7 +26,7 @@ from ipygpumem.snapshot.model.timeline import Timeline
 
 
 class EventLookup:
-    """Lookup of the last event before a position. `RecordingError` if the counters do not match the events."""
+    """Lookup of the last event before a position. Raises `RecordingError` if the counters do not match the events."""
 
     def __init__(self, timeline: Timeline, recorder: Recorder, *, complete: bool = True) -> None:
         device, trace = timeline.device, timeline.trace
@@ -128,7 +128,7 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return the file of each stack's outermost frame, which identifies the thread. The last item is None."""
+    """Return the file of each stack's outermost frame, which identifies the thread, and None as the last item."""
     stacks = snapshot.stacks
     roots: list[str | None] = []
     for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):

@@ -115,7 +115,7 @@ class SnapshotData:
         return lines[line - 1] if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """Return a label for a cell (at ``times``), or the last two parts of the path of another file."""
+        """Return the label of a cell, at ``times`` if given, or the last two parts of the path of another file."""
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 

@@ -213,7 +213,7 @@ def test_preload_context(fake_gpu, configured):
 def test_preload_off_does_not_initialize_cuda(fake_gpu, configured):
     notebook = configured(preload="off")
     assert notebook.said.stdout == (
-        "ipygpumem: CUDA is not initialized; the first cell that does so sets the baseline; "
+        "ipygpumem: CUDA is not initialized; the first cell to use CUDA sets the baseline; "
         "a report follows every cell that changes memory\n"
     )
     for cell in ("x = 1", "%gpumem", "%%gpumem\ny = 1", "%gpumem 6 * 7", "import ipygpumem; ipygpumem.reading()"):

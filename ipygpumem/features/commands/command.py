@@ -32,7 +32,7 @@ class Option:
         metavar: Name of the value in the help; None for a switch without a value.
         accepts_many: Whether the option can be repeated or the argument accepts several values.
         is_path: Whether the value is a path. If so, tab completion lists files and directories.
-        type: Function that converts the value from text and raises `OptionError` if the text is invalid. For an option
+        type: Function that converts a string to the value; it raises `OptionError` for invalid strings. For an option
             that can be repeated, the function returns a list, and the lists are concatenated.
         only_interface: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
@@ -113,7 +113,7 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a command that shows the result of ``read(devices)``, called ``noun`` in the help, as text and HTML."""
+    """Return a command that shows the result of ``read(devices)`` as text and HTML. The help calls it ``noun``."""
 
     def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)

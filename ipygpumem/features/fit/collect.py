@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.update import Updates
 
 _MAX_DIFFERENCE = 0.005
-"""Largest difference between the sizes of the tensors before two predictions that are compared, as a share."""
+"""Largest difference in the size of existing tensors at which two predictions are compared, relative to the peak."""
 _ROWS = 6
 """Number of values of the second variable for which the largest sizes are shown."""
 
@@ -189,7 +189,7 @@ def _run_contexts(
             last, difference = search.probes[-1], abs(search.scaled.step_requests.base[-1] - kept)
             trials.append(Trial(context.name, last.size, last.predicted or 0, last.allocated))
             if difference > _MAX_DIFFERENCE * last.allocated and not search.runner.keeps_contents:
-                reason = "the size of other tensors has changed: run fit again"
+                reason = "the size of existing tensors has changed since fit ran; run fit again"
         yield context, reason or search.scaled or ""
 
 

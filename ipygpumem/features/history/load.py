@@ -1,4 +1,4 @@
-"""Read logs, JSON lists and notebooks, which may be truncated or malicious, without PyTorch; append to logs."""
+"""Read reports from logs, JSON lists and notebooks, which may be truncated or malicious, and append them to logs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SessionRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Yield the reports in a file. Messages about invalid ones go to ``faults``; they are errors if it is None."""
+    """Yield the reports in a file. Errors in reports are appended to ``faults`` or, if ``faults`` is None, raised."""
     check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
     with open_file(path) as file:

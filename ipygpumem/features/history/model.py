@@ -200,7 +200,7 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows of the same code and device in two runs, or None. ``row`` is ``after`` or, if None, ``before``."""
+    """Rows of the same code and device in two runs, or None if missing. ``row``: ``after`` or, if None, ``before``."""
 
     row: ReportRow
     before: ReportRow | None
@@ -253,7 +253,7 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Return a note on the previous run, or None if no value differs by ``threshold`` bytes, unless ``always``."""
+    """Return a note on the previous run. Without ``always``, return None if no value differs by ``threshold`` bytes."""
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []

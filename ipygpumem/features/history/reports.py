@@ -58,7 +58,7 @@ class Reports(Sequence["Report"]):
 
     def append(self, report: Report) -> None:
         """Add a report at the end."""
-        if not isinstance(report, Report):  # a call for every report would take longer
+        if not isinstance(report, Report):  # calling check_argument for every report would take longer
             check_argument("report", report, Report, "a Report")
         reports = self._reports
         reports.append(report)
@@ -221,7 +221,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class HistoryCollector(Collector):
-    """Collector that adds reports to the session, with a note if the previous run differs, or ``always``."""
+    """Collector that adds each report to the session, with a note on the previous run as by `previous_run_note`."""
 
     section = "history"
 

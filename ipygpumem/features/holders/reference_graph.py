@@ -55,7 +55,7 @@ class Root(NamedTuple):
 
 
 class NamingFunctions:
-    """Functions for naming objects, which provide roots and labels of stack frames. A notebook replaces both functions.
+    """Functions that return the roots of names and the labels of stack frames. A notebook replaces both functions.
 
     Attributes:
         label: Function that formats a stack frame, given the file name, the line number and the function name.
@@ -150,8 +150,8 @@ class ReferrerGraph:
 
     Attributes:
         children: The ids of the objects to which each object refers, by the id of the referrer.
-        extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent. For
-            example, tensors refer to their gradients, and autograd nodes to their saved tensors.
+        extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
+            For example, tensors refer to their gradients, and autograd nodes to their saved tensors.
     """
 
     def __init__(

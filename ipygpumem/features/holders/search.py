@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search (see `Holders`). ``unsearched`` storages have not been named; None if unknown."""
+    """Result of a search (see `Holders`). ``unsearched``: Storages not searched for names; None if unknown."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]

@@ -55,7 +55,7 @@ class SearchTargets:
         by_id: The targets by the id of the tensor or storage.
         computed_ids: The ids of tensors that an autograd node computed.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
-        extra: Referrers whose references are in C++ and unknown to the collector, by the id of the referent.
+        extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
         references: Weak references to the storages, or None, by location.
     """
 

@@ -186,7 +186,7 @@ class _LineEvents:
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line, and that of stacks without ``listed`` lines, or None if there are none."""
+        """Return the usage of each line, and that of stacks without ``listed`` lines (None if there are none)."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

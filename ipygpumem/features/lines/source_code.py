@@ -145,7 +145,7 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """Return the object with a name such as ``model.blocks[0]``, without evaluating properties, or raise."""
+    """Resolve a name such as ``model.blocks[0]`` without evaluating properties. Raises `OptionError` if undefined."""
     try:
         first = _FIRST_NAME.match(name)
         if first is None:

@@ -210,7 +210,7 @@ def _calls(
 
 
 def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> int:
-    """Return the boundary, from ``first`` on, at which the operation starts that ends with the event ``free``."""
+    """Return the boundary, not before ``first``, at the start of the operation whose last event is ``free``."""
     while free > first and operations[free - 1] < 0:
         free -= 1
     while free > first and (operations[free - 1] >= 0 or operations[free - 1] == ~operations[free - 2]):

@@ -136,7 +136,7 @@ class ModelStorages:
                 self.modules[number] = replace(module, compiled="compiled" if number == index else "inside")
 
     def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
-        """Return modules of the model by their paths in a graph, given the ``paths`` that use its inputs."""
+        """Return tuples (path in a compiled graph, index of the module), found by the parameters among ``inputs``."""
         result: dict[str, int] = {}
         for path, value in zip(paths, inputs, strict=False):
             reference, _, index = self._tensor_refs.get(id(value), (None, "", -1))

@@ -76,7 +76,7 @@ class EarlierRuns:
     def fitting_size(
         self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
     ) -> str:
-        """Return a sentence about the largest size that would have fitted, given the snapshot of the failure, or ""."""
+        """Return a sentence about the largest size that would have fitted, given the ``snapshot`` of the failure."""
         failed = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
@@ -146,7 +146,7 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
         statements = _statements(ast.parse(source).body, line)
     except (SyntaxError, ValueError):  # the source may contain magics
         return ""
-    fewest = sum((statement.end_lineno or line) >= line for statement in statements)  # on the line
+    fewest = sum((statement.end_lineno or line) >= line for statement in statements)  # number of statements on the line
     for count in range(fewest, min(len(statements), _MAX_STATEMENTS) + 1):
         chosen = statements[-count:]
         added = chosen if count == fewest else chosen[:1]
@@ -179,7 +179,7 @@ class _SizeName(NamedTuple):
 
 
 def _statements(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """Return the statements of the innermost block that contains a line, up to the last statement on it."""
+    """Return the statements of the innermost block that contains a line, up to the last statement on that line."""
     for index, statement in reversed([*enumerate(body)]):
         if statement.lineno <= line <= (statement.end_lineno or line):
             if not isinstance(statement, _NESTED):

@@ -160,7 +160,7 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path for the snapshot of an out-of-memory error; `OptionError` if the template is invalid."""
+    """Return the path for the snapshot of an out-of-memory error. Raises `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)

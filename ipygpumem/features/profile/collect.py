@@ -49,7 +49,7 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` for invalid or equal paths, or ``outside``, without access to the file system."""
+    """Raise `OptionError` for invalid or equal paths, or if ``outside`` is also requested. No files are accessed."""
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "

@@ -26,7 +26,7 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 
 
 def read_flow(result: Any) -> DataFlow:
-    """Read operators and memory events. Any exception may be raised if the event tree is unexpected."""
+    """Read operators and memory events. Any exception may be raised if the event tree has an unexpected structure."""
     return _EventTreeReader().read(result.experimental_event_tree())
 
 
@@ -229,7 +229,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return whether an overload with this ``signature`` writes to each argument; None if there is none."""
+    """For each argument, return whether an overload with this ``signature`` writes to it; None without an overload."""
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]

@@ -56,7 +56,10 @@ class Ranks(TableRepr):
         return compare_ranks(self.members)
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return at most ``limit`` snapshot paths, first a typical and the most deviating process, if both have one."""
+        """Return up to ``limit`` snapshot paths, first those of a typical and of the most deviating process.
+
+        Empty if one of these two has no snapshot.
+        """
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
             return ()
@@ -190,7 +193,7 @@ _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Return one result per rank from the newest run, by file stem, and add other files to ``faults``."""
+    """Return one result per rank from the newest run, by file stem. Append messages on other files to ``faults``."""
     newest = max(results.values(), key=_start, default=None)
     earlier = {stem: reason for stem, result in results.items() if newest and (reason := _why_earlier(result, newest))}
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())

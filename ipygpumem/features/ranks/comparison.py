@@ -104,7 +104,7 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """Return the median duration, and durations that exceed it by more than 50% and one second, slowest first."""
+    """Return the median duration in seconds, and the durations that exceed it by over 50% and 1 s, slowest first."""
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
@@ -137,7 +137,7 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
-    """Compare the rank that deviates most, or the second of two, with a typical rank; None for fewer ranks."""
+    """Compare a typical rank with the rank that deviates most; None if fewer than two ranks have a snapshot."""
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
         return None

@@ -1,4 +1,4 @@
-"""Write a rank's report and snapshot atomically, and a first report that distinguishes killed and missing ranks."""
+"""Write a rank's report and snapshot atomically. A first report distinguishes killed ranks from missing ranks."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class FallbackRank:
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Return ``(rank, world_size)`` from torch.distributed or the environment, without communication; or None."""
+    """Return the rank and world size from torch.distributed or the environment, without communication, or None."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

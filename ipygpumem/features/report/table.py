@@ -64,7 +64,7 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Return the full breakdown, with a table for each device and the host, without unchanged rows of zeros."""
+    """Return a table of all values for each device and the host, without rows that are zero and unchanged."""
     used = [device for device in report.devices.values() if device.after.context or device.before.context]
     tables = [*map(_device_table, used), _host_table(report.host)]
     tables = insert_outside_tables(with_change_rows(tables, report), report)
@@ -176,7 +176,7 @@ def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
         if baseline.note == PRELOAD_OFF:
-            return f"ipygpumem: CUDA is not initialized; the first cell that does so sets the baseline; {outlook}"
+            return f"ipygpumem: CUDA is not initialized; the first cell to use CUDA sets the baseline; {outlook}"
         rss = baseline.reading.host.rss
         host = "" if rss is None else f", baseline {size(rss)}"
         return f"ipygpumem: no GPU ({baseline.note}): reporting host memory (RSS) instead{host}; {outlook}"

@@ -46,7 +46,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
         notes.append(f"{free}, {blocks}.")
     if blockers.empty and blockers.reserved is not None:
         free = f"{size(blockers.empty)} was free in unused segments"
-        notes.append(f"{free}, which PyTorch frees only if memory runs out or by torch.cuda.empty_cache().")
+        notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")
     smallest = blockers.smallest
     if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
         notes.append(
@@ -95,7 +95,7 @@ def _notes(result: SettingsComparison) -> list[str]:
     elif result.missing:
         notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
     elif verification.difference:
-        notes.append("No recommendation: these settings save less than 5% of reserved memory or than this difference.")
+        notes.append("No recommendation: the savings are below 5% of the reserved memory or below this difference.")
     else:
         notes.append("None of these settings saves 5% or more of the reserved memory.")
     return notes

@@ -82,7 +82,7 @@ def event_rows(
 def write_csv(
     snapshot: SnapshotData, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write events as safe CSV, with a header if ``names``, and ``label`` in a first column if given."""
+    """Write events as CSV with escaped formulas, a header if ``names``, and ``label`` in a first column if given."""
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (csv_text(label),)
     if names:
@@ -117,7 +117,7 @@ def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
 
 
 def to_frame(result: Any) -> Any:
-    """Convert a `Snapshot` result to a pandas DataFrame; `OptionError` for other objects or without pandas."""
+    """Convert a `Snapshot` result to a pandas DataFrame. Raises `OptionError` for other objects or without pandas."""
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
         return pandas.DataFrame(result)

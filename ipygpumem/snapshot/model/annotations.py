@@ -40,7 +40,7 @@ class Annotation(PlainData):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnnotationTable:
-    """Annotated regions by start, as columns. The first contains indices in ``names``; unknown times are -1."""
+    """Annotated regions by start, as columns. The first column contains indices in ``names``; unknown times are -1."""
 
     names: tuple[str, ...]
     columns: tuple[NDArray[Any], ...]
@@ -64,7 +64,7 @@ def paired(
     time: NDArray[np.int64],
     starts: NDArray[np.bool_],
 ) -> AnnotationTable:
-    """Pair START and END entries in any order, and return the regions between them, which are kept in arrays."""
+    """Pair START and END entries in any order, and return the regions between them. ``starts`` marks START entries."""
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]
     count = len(order)
@@ -140,7 +140,7 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
 
 
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the label of each allocation as an index in the list of labels; -1 if it has no user metadata."""
+    """Return the index of each allocation's label, or -1 if it has no user metadata, and the list of labels."""
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)
     events_of = annotate_events(timeline)

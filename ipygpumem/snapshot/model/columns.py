@@ -88,7 +88,7 @@ class BlockState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """One row per segment, ordered by device and address.
+    """One row per segment, ordered by device and address. Sizes are in bytes.
 
     Attributes:
         stream: int64, the raw stream handle.

@@ -199,7 +199,7 @@ def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
 
 
 def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
-    """Return the index of the segment (address, size, first, end) of each address after an event, or -1."""
+    """Return the index of the segment that contains each address right after the event at the same index, or -1."""
     begin, size, start, end = segments
     result = np.full(len(address), -1, np.int64)
     if not len(begin):

@@ -44,7 +44,7 @@ class Change(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Diff(PlainData):
-    """Changes between two points in time.
+    """Changes between two points in time, at which ``before`` and ``after`` are the requested bytes.
 
     Attributes:
         changes: Groups that changed, largest change in bytes first.

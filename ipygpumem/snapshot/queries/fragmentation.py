@@ -21,7 +21,7 @@ _DEFAULT_SETTINGS = AllocatorSettings()
 
 @dataclass(frozen=True, slots=True)
 class AllocationFit:
-    """Result of checking whether an allocation fits into the free memory of the segments.
+    """Result of checking whether an allocation fits into the free memory of the segments. Sizes are in bytes.
 
     Attributes:
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
@@ -72,7 +72,7 @@ def fragmentation(
     *,
     replayed: bool = False,
 ) -> Fragmentation:
-    """Measure the free memory in segments, and check whether ``need`` bytes fit, if given, on one stream."""
+    """Measure the free memory in segments, and check whether ``need`` bytes fit (on ``stream``, if given)."""
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events

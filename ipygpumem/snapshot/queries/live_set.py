@@ -29,7 +29,7 @@ class LiveSet:
         return int(self.timeline.allocations.size[self.rows].sum())
 
     def by(self, key: str) -> tuple[Group, ...]:
-        """Group the allocations by a key of `ipygpumem.snapshot.KEYS`, largest first; `OptionError` for other keys."""
+        """Group allocations by one of `ipygpumem.snapshot.KEYS`, largest first. Raises `OptionError` for other keys."""
         return group_rows(self.snapshot, self.timeline, self.rows, key)
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _reference(index: int) -> bytes:
 
 
 def is_in_events(outer: list[list[Any]]) -> bool:
-    """Return whether the innermost open list contains events. ``outer`` are the objects before each MARK."""
+    """Return whether the innermost open list contains events. ``outer`` contains the stack objects before each MARK."""
     if len(outer) not in _EVENT_DEPTHS:
         return False
     path = outer[1][-3:] + [item for items in outer[2:] for item in items[-1:]]

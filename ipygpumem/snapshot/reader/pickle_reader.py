@@ -84,7 +84,7 @@ class PickleReader:
             raise SnapshotFormatError("the pickle is broken: an opcode has no operand on the stack") from None
 
     def memoized(self, index: int, chain: int = 0) -> Any:
-        """Return the object at a memo index. `NotColumnarError` if the recursion, ``chain`` deep, is too deep."""
+        """Return the object at a memo index. Raises `NotColumnarError` if the recursion (``chain``) is too deep."""
         if self.memo[index] is _PENDING:
             # take the last run with this memo index: the runs before it do not contain memoized objects
             run = self.runs[bisect_right(self.runs, index, key=attrgetter("memo_index")) - 1]

@@ -25,7 +25,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 def read_segments(
     items: Any, devices: int, tables: TableBuilder, host: Sequence[dict[str, Any]] = ()
 ) -> tuple[Segments, Blocks]:
-    """Read segments and their blocks, on the host if ``host``. `SnapshotFormatError` names an invalid value."""
+    """Read segments and blocks, also from ``host`` (pinned memory). Raises `SnapshotFormatError` for invalid values."""
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()

@@ -54,7 +54,7 @@ class SuggestedChange(PlainData):
             effect = f"would have lowered the peak of reserved memory to {size(self.reserved)}"
         if self.padding is not None:
             return (
-                f"Padding inputs to a few sizes, so that {many(self.count, 'block')} of sizes that vary from step to"
+                f"Padding inputs to a few sizes, so that {many(self.count, 'block')} whose sizes vary from step to"
                 f" step grow by up to 25% (by {size(self.padding)} at the request), {effect}."
             )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"

@@ -66,7 +66,7 @@ class Recording:
         pools: All pools. Pools of large and small requests alternate.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
-        limit: Lower and upper bound of the limit of reserved memory, equal if the file contains the limit; the
+        limit: Lower and upper bound on the limit of reserved memory, equal if the file contains the limit; the
             upper bound is None if the limit is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
     """

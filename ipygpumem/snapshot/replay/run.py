@@ -197,7 +197,7 @@ def _array(values: Ints) -> array[int]:
 
 
 def _parts(operations: NDArray[Any]) -> Iterator[list[int]]:
-    """Return the requests in lists. A single list of all requests would need more memory than the recording."""
+    """Yield the requests in lists, because a single list of all requests would need more memory than the recording."""
     return (operations[first : first + _PART].tolist() for first in range(0, len(operations), _PART))
 
 

@@ -51,17 +51,15 @@ class BlockingLine(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(PlainData):
-    """A set of blocks in use without which a request would have been served from existing segments.
-
-    This is confirmed by a replay.
+    """A set of blocks in use without which, as a replay shows, existing segments would have served a request.
 
     Attributes:
         bytes: Total size of the blocks in bytes.
         rows: Rows of the blocks in the allocations of the timeline.
         segments: Number of segments that contain the blocks.
         contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
-            Otherwise, the request failed, and their segments would be empty, so that PyTorch could free them and
-            allocate a new segment.
+            Otherwise, the request failed, and the blocks' segments would be empty, so that PyTorch could free them
+            and allocate a new segment.
     """
 
     bytes: int
@@ -72,9 +70,7 @@ class BlocksToFree(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBlockers(PlainData):
-    """Blocks in use and free memory before a request that failed or that was served from a new segment.
-
-    Sizes are in bytes.
+    """Blocks in use and free memory, in bytes, before a request that failed or was served from a new segment.
 
     Attributes:
         size: Rounded size of the request.

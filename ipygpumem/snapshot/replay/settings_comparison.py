@@ -189,8 +189,8 @@ def compare_settings(
 def _blocked_request(verification: Verification) -> int | None:
     """Return the event of the last request that failed or, if there is none, of the one that led to the peak.
 
-    It is the last request before the peak of reserved memory for which a segment for large blocks was allocated. None
-    if almost all reserved memory was in use.
+    The latter is the last request before the peak of reserved memory for which a segment for large blocks was
+    allocated. None if almost all reserved memory was in use.
     """
     trace, reserved = verification.recording.trace, verification.recording.timeline.reserved
     ooms, allocs = trace.events(Action.OOM), trace.events(Action.ALLOC)

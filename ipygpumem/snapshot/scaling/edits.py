@@ -110,7 +110,7 @@ class StepEdit:
         return ScaledStep(self._model(), EditedRequests(self), keeps_state=keeps_state)
 
     def _not_left(self) -> NDArray[np.bool_]:
-        """Return a mask of the blocks of the previous run that this run would not leave because of the changes."""
+        """Return a mask of the blocks that previous runs of the changed step would not have left."""
         requests = self.step.step_requests
         sources = requests.leftovers.sources
         freed = self._removed[sources] | (self.end[sources] < self._events * _STRIDE)

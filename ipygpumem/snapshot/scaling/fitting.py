@@ -142,7 +142,7 @@ class MatchedRecordings:
         self._counterparts = [_counterparts((self.size, self.step), run) for run in runs]
 
     def fit(self, degrees: tuple[int, ...]) -> SizeModel:
-        """Return the sizes as polynomials. Missing allocations are assumed to be proportional to the step."""
+        """Return sizes as polynomials. Missing sizes are assumed to be proportional to the size of the step."""
         nodes = choose_nodes([size for size, _ in self.runs], degrees)
         grid = list(product(*nodes))
         values = np.full((len(self.step.rows), len(grid)), -1.0)

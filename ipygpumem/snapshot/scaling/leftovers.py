@@ -15,10 +15,10 @@ class Leftovers(NamedTuple):
     """Blocks that earlier runs of a step have left.
 
     Attributes:
-        sources: For each block that a later run will free, the index of the allocation of the step that has made it; -1
+        sources: For each block that a later run will free, the index of the allocation of the step that created it; -1
             for the other blocks.
-        older: Dict from rows of allocations that are older than the step to the corresponding blocks, which were made
-            by the same allocation of the step the same number of runs ago.
+        older: Dict from rows of allocations that are older than the recorded step to the corresponding blocks: both
+            were created by the same allocation of the step, the same number of runs earlier.
     """
 
     sources: Ints
@@ -26,14 +26,14 @@ class Leftovers(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """The number of a run, and the index of its allocation in the run from which the step is predicted."""
+    """Number of the run that created a block, and index of the allocation in the run used for the prediction."""
 
     run: int
     source: int
 
 
 def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> Leftovers:
-    """Return which blocks earlier runs have left.
+    """Return the blocks that earlier runs have left.
 
     Args:
         runs: All runs, in the order in which they were recorded.

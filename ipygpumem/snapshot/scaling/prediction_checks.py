@@ -25,7 +25,7 @@ _MAX_SHARE = 0.005
 
 
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:
-    """Return the polynomials of the sizes; `OptionError` for an invalid ``axis``, or if more sizes are needed."""
+    """Return the polynomials of the sizes. Raises `OptionError` if ``axis`` is invalid or more sizes are needed."""
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
         raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")

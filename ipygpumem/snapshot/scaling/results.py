@@ -89,7 +89,7 @@ class PredictionPiece(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class Prediction(PlainData):
-    """Memory of a step at one size, including everything that exists before it.
+    """Memory of a step at one size in bytes, including everything that exists before the step.
 
     Attributes:
         capacity: Limit of reserved memory; None without a limit.

@@ -221,7 +221,7 @@ class ScaledRecording(ScaledStep):
                 ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
                 a sequence of these strings is also accepted.
             state: The state from which the step will start; by default the state after the last of ``recordings``.
-            runs: All runs of the step up to ``state``, in their order, if there were no other runs in between.
+            runs: All runs of the step up to ``state``, in order, if there were no other runs in between.
 
         Raises:
             OptionError: An argument is invalid, or sizes are missing.
@@ -244,8 +244,8 @@ class ScaledRecording(ScaledStep):
     def repeated(self) -> ScaledRecording:
         """Return the step after previous runs at the same size.
 
-        What the previous runs have left, such as an output that is kept until it is replaced, then has the size that it
-        has at this size, instead of its recorded size. This requires ``runs`` of `from_recordings`.
+        Allocations that previous runs have left, such as an output that is kept until it is replaced, then grow with
+        the size, instead of keeping their recorded sizes. This requires ``runs`` of `from_recordings`.
         """
         result = copy.copy(self)
         result.step_requests = copy.copy(self.step_requests)

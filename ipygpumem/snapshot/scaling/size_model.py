@@ -84,7 +84,7 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
 
 
 def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return sizes per axis that determine the polynomials, preferably far apart; `OptionError` if there are none."""
+    """Return sizes per axis that determine the polynomials, preferably far apart. Raises `OptionError` if none do."""
 
     def quality(nodes: tuple[tuple[int, ...], ...]) -> tuple[int, float]:
         spread = math.prod(points[-1] - points[0] for points in nodes)

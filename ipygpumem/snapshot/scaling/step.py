@@ -28,7 +28,7 @@ class StepRecording:
         device: Device index; by default the device with the highest peak.
         first: Last event before the step; by default, the step starts with the first event.
         last: Last event of the step; by default the last event.
-        ids: For each allocation of the timeline, a number that an allocation has in successive recordings as long as it
+        ids: For each allocation of the timeline, a number that identifies it in successive recordings as long as it
             exists; by default its address.
 
     Attributes:
@@ -65,7 +65,7 @@ class StepRecording:
         return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
-        """Return the allocations in ``rows`` that exist at the peak with these sizes, and the sum of their sizes."""
+        """Return the indices in ``rows`` of allocations at the peak with these sizes, and the sum of their sizes."""
         allocations = self.timeline.allocations
         start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
         change = np.zeros(self.last - self.first + 2, np.int64)
@@ -88,7 +88,7 @@ class StepRecording:
         return self._live_at_own_peak
 
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
-        """Return a number for each call stack, ignoring cells' file names, and add new stacks to ``numbers``."""
+        """Return the number of each allocation's call stack, without names of cells. Add new stacks to ``numbers``."""
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
         keys = (

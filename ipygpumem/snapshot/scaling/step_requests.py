@@ -40,7 +40,7 @@ class InitialState:
 
     @classmethod
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
-        """Return the state after an event (-1: before the first). Raises `ReplayError` if a replay is impossible."""
+        """Return the state after an event; -1 means before all events. Raises `ReplayError` if a replay fails."""
         recording = verified(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
@@ -61,7 +61,7 @@ class StepRequests:
         block_ends: Event that frees each block of the state; the number of events if the block is not freed.
         events: Event in the recording for each of ``operations``.
         pool_of: For each allocation and block, the index of the pool for large requests.
-        resized: Mask of the blocks of the state that have the size of the allocation that has made them.
+        resized: Mask of the blocks of the state whose sizes are those of the allocations that created them.
         special: Releases of the cache, as in `Recording`.
     """
 
@@ -91,7 +91,7 @@ class StepRequests:
 
     @property
     def base(self) -> Ints:
-        """Requested bytes of the state's blocks of fixed size before the first event and after each event."""
+        """Requested bytes of the state's fixed-size blocks before the first event and after each event."""
         requested = np.where(self.resized, 0, self.state.state.blocks["requested"])
         change = np.zeros(len(self.operations) + 2, np.int64)
         change[0] = int(requested.sum())
@@ -137,7 +137,7 @@ class StepRequests:
         return number
 
     def with_sizes(self, sizes: Ints) -> Recording:
-        """Return the requests with other sizes as a recording, in which ``resized`` blocks are allocated first."""
+        """Return a recording of the requests with other sizes, in which ``resized`` blocks are allocated first."""
         state, resized = self.state.state, self.resized
         blocks = state.blocks.copy()
         blocks["row"] = self.count + np.arange(len(blocks))
@@ -221,7 +221,7 @@ class StepRequests:
         return pairs
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
-        """Return all pools, and their indices by allocation, block and segment. The stream identifies a pool."""
+        """Return all pools, and the pool index of each allocation, block and segment. Equal streams share a pool."""
         step, state, pools = self.step, self.state, self._recording.pools
         own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
         private = np.flatnonzero([pool.private for pool in own])

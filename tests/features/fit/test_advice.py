@@ -385,7 +385,9 @@ def test_contexts_that_are_not_predicted(contexts, sizes_run, monkeypatch):
     assert failed.startswith(
         "bf16 autocast is not predicted: the step failed: mat1 and mat2 shapes cannot be multiplied"
     )
-    assert changed == "save_on_cpu is not predicted: the size of other tensors has changed: run fit again."
+    assert changed == (
+        "save_on_cpu is not predicted: the size of existing tensors has changed since fit ran; run fit again."
+    )
     assert result.advice(2).notes == (failed, changed)
     assert sizes_run == [(2,), (2,), (2,), (4,), (2,), (8,)], "the step runs once for all sizes"
     training.code, training.make_input = AUTOCAST.code, lambda batch: torch.randn(batch, 128)

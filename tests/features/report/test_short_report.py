@@ -180,7 +180,7 @@ def test_baseline_line_without_a_gpu_and_with_preload_off():
         "a report follows every cell that changes memory"
     )
     assert baseline_line(Baseline(host, note="preload is off")) == (
-        "ipygpumem: CUDA is not initialized; the first cell that does so sets the baseline; "
+        "ipygpumem: CUDA is not initialized; the first cell to use CUDA sets the baseline; "
         "a report follows every cell that changes memory"
     )
 

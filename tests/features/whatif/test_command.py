@@ -36,8 +36,8 @@ def test_fragmentation_at_the_peak(capsys):
     assert output.endswith(
         "The request was served from new memory, after which 1.9 GiB was reserved.\n"
         "50.0 MiB was free in 17 partly used segments, in blocks of at most 15.0 MiB.\n"
-        "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or by "
-        "torch.cuda.empty_cache().\n"
+        "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or "
+        "torch.cuda.empty_cache() is called.\n"
     )
 
 

@@ -400,7 +400,7 @@ def test_padding_is_confirmed():
     found = compare_settings(files.snapshot("variable_lengths_oom"), settings=["expandable_segments:True"]).blockers
     padding = found.changes[-1]
     assert (padding.count, padding.padding) == (1806, 10030336)
-    assert "1,806 blocks of sizes that vary from step to step grow by up to 25% (by 9.6 MiB" in padding.sentence()
+    assert "1,806 blocks whose sizes vary from step to step grow by up to 25% (by 9.6 MiB" in padding.sentence()
 
 
 def test_changes_of_the_program_are_confirmed():

@@ -56,7 +56,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
-    """Run a cell on the engines, with errors as from ``%%px``, and display their merged report."""
+    """Run a cell on the engines and display their merged report. Errors are raised as by ``%%px``."""
     from ipyparallel.client.magics import ParallelMagics
 
     first, _, rest = cell.lstrip().partition("\n")
