@@ -200,7 +200,7 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows of the same code and device in two runs, or None if missing. ``row``: ``after`` or, if None, ``before``."""
+    """Rows of the same code and device in two runs, or None. ``row`` is ``after`` or, if that is None, ``before``."""
 
     row: ReportRow
     before: ReportRow | None

@@ -221,7 +221,7 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class HistoryCollector(Collector):
-    """Collector that adds each report to the session, with a note on the previous run as by `previous_run_note`."""
+    """Collector that adds each report to the session, with a note on the previous run (see `previous_run_note`)."""
 
     section = "history"
 

@@ -141,7 +141,7 @@ class Monitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Display the monitor, with an interval in seconds if given. Raises `OptionError` without widgets."""
+        """Display the monitor. ``every``: Interval in seconds. Raises `OptionError` if widgets cannot be displayed."""
         target = shell_target(self._shell)
         if target.kind != "live":
             where = "an interactive notebook" if target.kind == "batch" else "a notebook"

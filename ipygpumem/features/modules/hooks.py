@@ -106,7 +106,7 @@ def cause_recompilation() -> bool:
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Add hooks to a module after ``module.compile()``. Return a function that removes them; None if not compiled."""
+    """Add hooks to a module compiled in place. Return a function that removes them; None if it is not compiled."""
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
         return None

@@ -103,7 +103,7 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """Return causes and solutions. ``%gpumem free [--out]`` would free ``freeable`` (``freeable_out``) bytes."""
+    """Return causes and solutions. ``%gpumem free`` would free ``freeable`` bytes; with ``--out``, ``freeable_out``."""
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity

@@ -229,7 +229,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """For each argument, return whether an overload with this ``signature`` writes to it; None without an overload."""
+    """For each argument, return whether an overload with this ``signature`` writes to it; None if none matches."""
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]

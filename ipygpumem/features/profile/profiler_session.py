@@ -155,7 +155,7 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write a trace, compressed if ``path`` ends in ``.gz``. Return its size in bytes. Raises `RecordingError`."""
+        """Write a trace (compressed for ``.gz``) and return its size in bytes. Raises `RecordingError` on failure."""
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:

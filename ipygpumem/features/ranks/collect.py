@@ -58,7 +58,7 @@ class Ranks(TableRepr):
     def beside(self, limit: int) -> tuple[str, ...]:
         """Return up to ``limit`` snapshot paths, first those of a typical and of the most deviating process.
 
-        Empty if one of these two has no snapshot.
+        The tuple is empty if one of these two has no snapshot.
         """
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:

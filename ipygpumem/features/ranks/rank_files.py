@@ -127,7 +127,7 @@ class FallbackRank:
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Return the rank and world size from torch.distributed or the environment, without communication, or None."""
+    """Return ``(rank, world_size)``, read from torch.distributed or the environment; None for unknown values."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -120,7 +120,7 @@ class CellLookup:
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return a label for a cell's runs at the given times; for all of its runs if one of the times is in none."""
+        """Return a label for a cell's runs at the given times, or for all of its runs if it did not run at one time."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)

@@ -105,7 +105,7 @@ class TextBudget:
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Add the length of a new (``created``) or repeated string. Raises `SnapshotLimitError` above the limit."""
+        """Count the length of a new (``created``) or repeated string. Raises `SnapshotLimitError` above the limit."""
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:

@@ -80,7 +80,7 @@ class SegmentBlockers(PlainData):
         private: Free memory in partly used segments of private pools.
         other_size: Free memory in partly used segments of the pool for requests of other sizes.
         partly_used: Free memory in partly used segments of the pool that serves the request.
-        segments: Number of these segments.
+        segments: Number of the segments to which ``partly_used`` refers.
         largest: Size of the largest free block in these segments.
         lines: Lines of code whose blocks are in these segments, ordered by ``only`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.

@@ -26,7 +26,7 @@ class Leftovers(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Number of the run that created a block, and index of the allocation in the run used for the prediction."""
+    """Number of the run that created a block, and index of that allocation in the run used for the prediction."""
 
     run: int
     source: int

@@ -221,7 +221,7 @@ class StepRequests:
         return pairs
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
-        """Return all pools, and the pool index of each allocation, block and segment. Equal streams share a pool."""
+        """Return all pools, and the pool index of each allocation, block and segment. Pools are matched by stream."""
         step, state, pools = self.step, self.state, self._recording.pools
         own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
         private = np.flatnonzero([pool.private for pool in own])

@@ -73,7 +73,7 @@ class Engines:
         return "" if self.numbers else "no engines are running: use %gpumem engines CLIENT once engines have started"
 
     def start(self, timeout: float = 60) -> None:
-        """Start monitoring cells, waiting at most ``timeout`` seconds. Raises `OptionError` if there are no engines."""
+        """Start monitoring cells; engines have ``timeout`` seconds to reply. Raises `OptionError` if there are none."""
         if not self.numbers:
             raise OptionError("this client has no engines: start a cluster, and wait until its engines are running")
         self._join(self.numbers, timeout)
