@@ -63,12 +63,12 @@ def unused_tensors(
 
 
 def _add_unused_object(objects: dict[int, Any]) -> int:
-    value = _Unused()
+    value = _UnusedObject()
     objects[id(value)] = value
     return id(value)
 
 
-class _Unused:
+class _UnusedObject:
     """An object that is not in use, for comparison with the reference counts of other objects."""
 
 

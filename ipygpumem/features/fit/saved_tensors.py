@@ -19,7 +19,7 @@ from ipygpumem.core.units import many
 from ipygpumem.features.fit.references import HOOKS
 
 
-class _Storage:
+class _SavedStorage:
     """A saved storage. If the step has freed it, it is replaced by a new storage with the same contents."""
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
@@ -61,7 +61,7 @@ class _Storage:
 
 
 @dataclass(slots=True)
-class _Tensor:
+class _TensorState:
     """The state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
 
     ``storage`` is None if only methods of the tensor can copy its contents, as for sparse tensors. If so, ``alias`` is
@@ -76,7 +76,7 @@ class _Tensor:
     requires_grad: bool
     has_graph: bool
     hooks: tuple[Any, ...]
-    storage: _Storage | None
+    storage: _SavedStorage | None
     alias: Any = None
     contents: Any = None
 
@@ -96,22 +96,22 @@ class SavedTensors:
     def __init__(self, torch: Any, tensors: Iterable[Any], *, contents: bool) -> None:
         self._torch = torch
         self._saves_contents = contents
-        self._storages: dict[int, _Storage] = {}
+        self._storages: dict[int, _SavedStorage] = {}
         known = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
         self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in known}
         self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in known if _has_gradient(leaf)]
 
-    def _saved_gradient(self, gradient: Any) -> _Tensor | None:
+    def _saved_gradient(self, gradient: Any) -> _TensorState | None:
         return None if gradient is None else self._saved(gradient, strong=not self._saves_contents)
 
-    def _saved(self, tensor: Any, *, strong: bool) -> _Tensor:
+    def _saved(self, tensor: Any, *, strong: bool) -> _TensorState:
         storage = None
         if self._is_plain(tensor):
             value = tensor.untyped_storage()
             storage = self._storages.get(value._cdata)
             if storage is None:
-                storage = self._storages[value._cdata] = _Storage(self._torch, value, weak=self._saves_contents)
-        return _Tensor(
+                storage = self._storages[value._cdata] = _SavedStorage(self._torch, value, weak=self._saves_contents)
+        return _TensorState(
             tensor if strong else None,
             None if strong else weakref.ref(tensor),
             _layout(tensor),
@@ -130,7 +130,7 @@ class SavedTensors:
         special = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
         return not is_subclass and tensor.layout is torch.strided and not tensor.is_nested and not special
 
-    def _all(self) -> list[_Tensor]:
+    def _all(self) -> list[_TensorState]:
         return [*self._tensors.values(), *(saved for _, saved in self._gradients if saved is not None)]
 
     @property
@@ -172,10 +172,10 @@ class SavedTensors:
         """Restore the tensors. Return sentences about those that could not be restored."""
         restored: dict[int, Any] = {}
 
-        def restore_tensor(tensor: Any, saved: _Tensor) -> None:
+        def restore_tensor(tensor: Any, saved: _TensorState) -> None:
             restored[id(saved)] = self._restored(tensor, saved)
 
-        def restore_gradient(leaf: Any, saved: _Tensor | None) -> None:
+        def restore_gradient(leaf: Any, saved: _TensorState | None) -> None:
             leaf.grad = None if saved is None else restored.get(id(saved))
 
         notes = restore_each(restore_tensor, [(saved.tensor(), saved) for saved in self._all()])
@@ -186,7 +186,7 @@ class SavedTensors:
         versions = [(restored[id(saved)], saved.version) for saved in self._all() if id(saved) in restored]
         return notes + restore_each(self._set_version, versions)
 
-    def _restored(self, tensor: Any, saved: _Tensor) -> Any:
+    def _restored(self, tensor: Any, saved: _TensorState) -> Any:
         """Restore a tensor except for the contents of its storage, and return it."""
         if tensor is None:  # nothing refers to the old gradient, so a new tensor with the same contents is equivalent
             return self._alias(saved)
@@ -203,7 +203,7 @@ class SavedTensors:
             tensor.data.copy_(saved.contents)
         return tensor
 
-    def _alias(self, saved: _Tensor) -> Any:
+    def _alias(self, saved: _TensorState) -> Any:
         if saved.storage is None:
             return saved.contents.to(saved.device, copy=True) if saved.alias is None else saved.alias
         _, dtype, offset, stride, shape = saved.layout

@@ -59,11 +59,11 @@ class StepFacts:
     """Observations of a step.
 
     Attributes:
-        blocks: Names of the blocks. The attribute ``block`` of each call is an index into this tuple.
+        blocks: Names of the model's blocks. The attribute ``block`` of each call is an index into this tuple.
         calls: Calls of blocks whose backward pass was observed.
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates; 0 if it is unknown.
-        unused: Name of each variable that the step does not use, and the allocated blocks of its tensors.
+        unused: Name of each variable that the step does not use, and the memory blocks of its tensors.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()

@@ -29,7 +29,7 @@ _MAX_NODES = 100
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A call of a block in a forward pass. Storages are identified as by `StepObserver.storage_ids`.
+    """A call of a model's block in a forward pass. IDs of storages are those of `StepObserver.storage_ids`.
 
     Attributes:
         block: Index of the block.
