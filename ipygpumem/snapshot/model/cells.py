@@ -120,7 +120,7 @@ class CellLookup:
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return a label for a cell's runs at the given times, or for all of its runs if it did not run at one time."""
+        """Return a label for a cell's runs at the given times, or for all runs if not every time is within a run."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)
