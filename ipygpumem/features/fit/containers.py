@@ -89,7 +89,8 @@ def restore_environment(saved: dict[str, str]) -> None:
 
 def restore_array(values: Any, contents: Any) -> None:
     """Restore the shape and the elements of a writable NumPy array from a copy."""
-    values.flags.writeable = True
+    if not values.flags.writeable:
+        values.flags.writeable = True
     if values.shape != contents.shape:
         values.resize(contents.shape, refcheck=False)
     values[...] = contents

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.step_objects import StepObjects
 
 
+_CYCLES_SHARE = 0.02  # smallest share of the peak that is reported if it is freed with reference cycles
+
+
 class FitError(Exception):
     """The memory usage of the step cannot be predicted. The message contains the reason."""
 
@@ -103,6 +106,7 @@ class StepRunner:
         self._collects = gc.isenabled()
         self._observer: StepObserver | None = None
         self._user_stats: dict[int, Any] = {}
+        self._cycles = (0, "")
         self.context: Callable[[Any], Any] = contextlib.nullcontext
 
     def start(self) -> None:
@@ -152,7 +156,11 @@ class StepRunner:
                 check_result(self._code.text, self._code.run(size))
             after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
             reached = after | scope.reached  # the step itself may have reset the peaks
+            before = self._allocated()
             gc.collect()  # frees reference cycles of this run and of the objects that it has replaced
+            freed = before - self._allocated()
+            if freed > _CYCLES_SHARE * sum(counters.allocated for counters in reached.values()):
+                self._cycles = max(self._cycles, (freed, size_name(size)))
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             snapshot = None if recorder is None else self._snapshot(recorder, size)
             return RecordedStep(reached, snapshot, recorder, observer)
@@ -165,6 +173,9 @@ class StepRunner:
             if recorder is not None:
                 recorder.stop()
             gc.collect(1)
+
+    def _allocated(self) -> int:
+        return sum(map(self.torch.cuda.memory_allocated, pytorch.devices_in_use()))
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
         """Return an observer for a run."""
@@ -202,7 +213,12 @@ class StepRunner:
         if self.context is OFFLOADING.manager:
             with contextlib.suppress(AttributeError):  # not all versions of PyTorch can free cached host memory
                 self.torch._C._host_emptyCache()
-        return []
+        freed, at = self._cycles
+        text = (
+            f"The step leaves reference cycles with tensors ({size_text(freed)} at the size {at}), which Python frees "
+            "at an unknown time: the predictions do not include them. Call gc.collect() at the end of the step."
+        )
+        return [text] if freed else []
 
     def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> Updates:
         """Return the context manager that replaces the updates of optimizers. `Updates` describes ``allowed``."""

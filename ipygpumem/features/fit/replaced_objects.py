@@ -18,7 +18,17 @@ from typing import Any
 from ipygpumem.core.introspection import attempt, is_instance
 from ipygpumem.features.fit.references import base_of_view
 
-_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
+_CONTAINERS = (
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+    types.CellType,
+    types.MethodType,
+    functools.partial,
+)
 
 
 def unused_tensors(
@@ -60,6 +70,30 @@ def unused_tensors(
         pending += found & objects.keys() - used
         used |= found
     return [objects[key] for key in tensors if key not in used]
+
+
+def graph_storages(graph: Any) -> dict[int, int]:
+    """Return the sizes in bytes of the storages that an autograd graph has saved for the backward pass, by address.
+
+    ``graph`` is the last node of the graph. The result is empty if this version of PyTorch does not provide them.
+    """
+    sizes: dict[int, int] = {}
+    nodes, pending = set(), [graph]
+    while pending:
+        node = pending.pop()
+        if node is None or node in nodes:
+            continue
+        nodes.add(node)
+        pending += [following for following, _ in node.next_functions]
+        for name in dir(node):
+            if name.startswith("_raw_saved_"):
+                values = attempt(functools.partial(getattr, node, name))
+                for value in values if isinstance(values, tuple) else (values,):
+                    tensor = getattr(value, "data", None)  # None if the backward pass has freed it
+                    storage = None if tensor is None else attempt(tensor.untyped_storage)
+                    if storage is not None:
+                        sizes[storage._cdata] = storage.nbytes()
+    return sizes
 
 
 def _add_unused_object(objects: dict[int, Any]) -> int:

@@ -15,8 +15,9 @@ from typing import Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.units import many
+from ipygpumem.core.units import MIB, many, size
 from ipygpumem.features.fit.references import HOOKS
+from ipygpumem.features.fit.replaced_objects import graph_storages
 
 
 class _SavedStorage:
@@ -72,6 +73,7 @@ class _TensorState:
     weak: Any
     layout: tuple[Any, ...]
     device: Any
+    is_inference: bool
     version: int | None
     requires_grad: bool
     has_graph: bool
@@ -97,6 +99,8 @@ class SavedTensors:
         self._torch = torch
         self._saves_contents = contents
         self._storages: dict[int, _SavedStorage] = {}
+        self._freed: set[int] = set()
+        self._graphs: dict[int, int] = {}
         known = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
         self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in known}
         self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in known if _has_gradient(leaf)]
@@ -116,6 +120,7 @@ class SavedTensors:
             None if strong else weakref.ref(tensor),
             _layout(tensor),
             tensor.device,
+            tensor.is_inference(),
             _version(tensor),
             tensor.requires_grad,
             tensor.grad_fn is not None,
@@ -159,9 +164,13 @@ class SavedTensors:
         freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
         for saved in freed:
             tensor = saved.tensor()
+            if tensor.grad_fn is not None and id(saved) not in self._freed:
+                self._graphs |= graph_storages(tensor.grad_fn)
+            self._freed.add(id(saved))
             if saved.storage is not None:  # sparse tensors consist of other tensors, which are freed
-                tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-                tensor.grad = None
+                with self._torch.inference_mode(saved.is_inference), self._torch.no_grad():
+                    tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                    tensor.grad = None
         return bool(freed)
 
     def resized(self) -> int:
@@ -173,7 +182,8 @@ class SavedTensors:
         restored: dict[int, Any] = {}
 
         def restore_tensor(tensor: Any, saved: _TensorState) -> None:
-            restored[id(saved)] = self._restored(tensor, saved)
+            with self._torch.inference_mode(saved.is_inference), self._torch.no_grad():
+                restored[id(saved)] = self._restored(tensor, saved)
 
         def restore_gradient(leaf: Any, saved: _TensorState | None) -> None:
             leaf.grad = None if saved is None else restored.get(id(saved))
@@ -184,7 +194,16 @@ class SavedTensors:
             notes += restore_each(lambda storage: storage.restore_contents(), storages)
         notes += restore_each(restore_gradient, self._gradients)
         versions = [(restored[id(saved)], saved.version) for saved in self._all() if id(saved) in restored]
-        return notes + restore_each(self._set_version, versions)
+        notes += restore_each(self._set_version, versions)
+        used = {saved.layout[0] for saved in self._all() if id(saved) not in self._freed}
+        graphs = sum(nbytes for address, nbytes in self._graphs.items() if address not in used)
+        if graphs >= MIB:
+            notes.append(
+                "Tensors that the step replaces have an autograd graph from an earlier run, whose saved tensors "
+                f"({size(graphs)}) remained in memory: the predictions are too high by their size. Delete or detach "
+                "these tensors, and run fit again."
+            )
+        return notes
 
     def _restored(self, tensor: Any, saved: _TensorState) -> Any:
         """Restore a tensor except for the contents of its storage, and return it."""
@@ -192,7 +211,8 @@ class SavedTensors:
             return self._alias(saved)
         if tensor.grad_fn is not None and not saved.has_graph:
             tensor.detach_()
-        if _layout(tensor) != saved.layout or (_is_sparse(tensor) and saved.alias is not None):
+        replaced = _layout(tensor) != saved.layout or tensor.is_inference() != saved.is_inference
+        if replaced or (_is_sparse(tensor) and saved.alias is not None):
             tensor.data = self._alias(saved)
         if tensor.requires_grad != saved.requires_grad and tensor.is_leaf:
             tensor.requires_grad_(saved.requires_grad)

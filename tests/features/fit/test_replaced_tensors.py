@@ -183,3 +183,51 @@ def test_weak_reference_to_a_replaced_tensor(allocations):
 
     assert not ipygpumem.fit(step, range(1, 17)).refusal
     assert values["a"] is references[0]()
+
+
+def test_inference_tensors(allocations):
+    """Replaced inference tensors are inference tensors afterwards."""
+    with torch.inference_mode():
+        values = {"a": torch.arange(1024.0)}
+    first = values["a"]
+
+    def step(batch):
+        with torch.inference_mode():
+            values["a"] = torch.cat([values["a"][:1], torch.ones(batch)])
+
+    assert not ipygpumem.fit(step, SIZES).refusal
+    assert values["a"] is first
+    assert first.is_inference()
+    assert torch.equal(first.reshape(-1).clone(), torch.arange(1024.0))  # reshape fails for a tensor of mixed kinds
+
+
+def test_graph_of_a_replaced_tensor(allocations):
+    """The graph must exist after the analysis, so that its memory cannot be freed: it is stated."""
+    model, values = nn.Linear(256, 256), {}
+
+    def step(batch):
+        values["out"] = model(torch.ones(batch, 256)).exp()
+
+    step(4096)
+    result = ipygpumem.fit(step, SIZES)
+    (note,) = [note for note in result.notes if "autograd graph" in note]
+    assert "(8.0 MiB)" in note  # input and result
+    values["out"].sum().backward()
+    assert model.weight.grad is not None
+    model.zero_grad()
+    step(16)
+    torch.cuda.reset_peak_memory_stats()
+    step(16)
+    assert result.predict(16) - (8 << 20) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
+
+
+def test_reference_cycles(allocations):
+    """Memory that is freed with reference cycles is not predicted, and stated."""
+    model = nn.Linear(256, 256)
+
+    def step(batch):
+        values = [model(torch.ones(batch * 256, 256)).sum()]
+        values.append(values)
+
+    (note,) = ipygpumem.fit(step, SIZES).notes
+    assert note.startswith("The step leaves reference cycles with tensors (")
