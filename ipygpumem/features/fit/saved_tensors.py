@@ -25,6 +25,7 @@ class _SavedStorage:
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
         self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
+        self.is_moved = False
         self._reference = import_module("torch.multiprocessing.reductions").StorageWeakRef(storage)
         self._storage = None if weak and self._is_replaceable(storage) else storage
         self.contents: Any = None
@@ -37,12 +38,16 @@ class _SavedStorage:
         return storage.device.type != "cpu" or not (storage.is_shared() or attempt(storage.is_pinned))
 
     def current(self) -> Any:
-        """Return the storage. If it has been freed, create a new one."""
+        """Return the storage. If it has been freed, create a new one, in host memory if the GPU has not enough."""
         if self._storage is None:
             untyped = self._torch.UntypedStorage
             self._storage = untyped._new_with_weak_ptr(self._reference.cdata)
             if self._storage is None:
-                self._storage = untyped(self.nbytes, device=self.device)
+                try:
+                    self._storage = untyped(self.nbytes, device=self.device)
+                except RuntimeError:  # such as an out-of-memory error
+                    self.device, self.is_moved = self._torch.device("cpu"), True
+                    self._storage = untyped(self.nbytes)
         return self._storage
 
     def save_contents(self, storage: Any) -> None:
@@ -195,6 +200,12 @@ class SavedTensors:
         notes += restore_each(restore_gradient, self._gradients)
         versions = [(restored[id(saved)], saved.version) for saved in self._all() if id(saved) in restored]
         notes += restore_each(self._set_version, versions)
+        moved = [storage.nbytes for storage in self._storages.values() if storage.is_moved]
+        if moved:
+            notes.append(
+                f"The GPU had too little free memory to restore {many(len(moved), 'storage')} ({size(sum(moved))}): "
+                "their tensors are in host memory. Free GPU memory, and move these tensors to the GPU."
+            )
         used = {saved.layout[0] for saved in self._all() if id(saved) not in self._freed}
         graphs = sum(nbytes for address, nbytes in self._graphs.items() if address not in used)
         if graphs >= MIB:
@@ -227,9 +238,8 @@ class SavedTensors:
         if saved.storage is None:
             return saved.contents.to(saved.device, copy=True) if saved.alias is None else saved.alias
         _, dtype, offset, stride, shape = saved.layout
-        return self._torch.empty(0, dtype=dtype, device=saved.device).set_(
-            saved.storage.current(), offset, shape, stride
-        )
+        storage = saved.storage.current()
+        return self._torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
     def _set_version(self, tensor: Any, version: int | None) -> None:
         if _version(tensor) == version:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import ipygpumem
+from ipygpumem.features.fit.saved_tensors import _SavedStorage
 
 SIZES = range(1, 65)
 
@@ -219,6 +220,40 @@ def test_graph_of_a_replaced_tensor(allocations):
     torch.cuda.reset_peak_memory_stats()
     step(16)
     assert result.predict(16) - (8 << 20) == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.02)
+
+
+def test_too_little_memory_to_restore(allocations, monkeypatch):
+    """If another process uses the freed memory, the tensors are restored in host memory."""
+    values = {"a": torch.arange(1 << 20, dtype=torch.float32)}
+    first = id(values["a"])
+
+    class Storages:
+        """The class of storages, on a GPU without free memory."""
+
+        _new_with_weak_ptr = torch.UntypedStorage._new_with_weak_ptr
+
+        def __call__(self, nbytes, **options):
+            if options:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return torch.UntypedStorage(nbytes)
+
+    class Torch:
+        def __getattr__(self, name):
+            return Storages() if name == "UntypedStorage" else getattr(torch, name)
+
+    monkeypatch.setattr(
+        _SavedStorage, "_torch", property(lambda self: Torch(), lambda self, value: None), raising=False
+    )
+
+    def step(batch):
+        values["a"] = values["a"] + batch
+
+    (note,) = ipygpumem.fit(step, SIZES).notes
+    assert note.startswith(
+        "The GPU had too little free memory to restore 1 storage (4.0 MiB): their tensors are in host"
+    )
+    assert id(values["a"]) == first
+    assert torch.equal(values["a"], torch.arange(1 << 20, dtype=torch.float32))
 
 
 def test_reference_cycles(allocations):
