@@ -95,7 +95,7 @@ class DeviceReport(PlainData):
 
     @property
     def outside(self) -> int | None:
-        """Change in memory outside PyTorch, used by this process or, with grade ``device``, by all processes."""
+        """Change in this process's memory outside PyTorch, with grade ``device`` plus the memory of other processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:

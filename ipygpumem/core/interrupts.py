@@ -13,8 +13,8 @@ from typing import Any
 class DeferredInterrupts:
     """Context manager that defers interrupts until it exits, so that its block is not left incomplete.
 
-    On exit, it calls the signal handler of the program, which usually raises `KeyboardInterrupt`. It can be nested, and
-    has no effect outside the main thread or if the handler is not a Python function.
+    If there was an interrupt, the program's signal handler is called on exit; it usually raises `KeyboardInterrupt`.
+    The context manager can be nested. It has no effect in other threads or if the handler is not a Python function.
     """
 
     previous: Any = None  # handler to restore
@@ -43,7 +43,7 @@ class DeferredInterrupts:
             self.handler(SIGINT, sys._getframe())  # noqa: SLF001 (an argument of signal handlers)
 
 
-class InterruptsOutsideFiles(DeferredInterrupts):
+class InterruptsDeferredInFiles(DeferredInterrupts):
     """Context manager that defers interrupts during calls of functions in files whose paths start with ``paths``."""
 
     def __init__(self, *paths: str) -> None:

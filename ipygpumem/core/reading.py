@@ -7,8 +7,8 @@ Sizes are in bytes; unknown values are None, never 0. The lines of the breakdown
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-If NVML does not report the memory usage of each process, ``outside PyTorch`` includes the memory of all processes,
-and the lines ``other processes`` and ``unattributed`` are unknown.
+If NVML does not report the memory usage of each process, ``outside PyTorch`` also includes the memory of all other
+processes, and the lines ``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class DeviceReading(PlainData):
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch, used by this process or, in mode ``device``, by all processes on the device."""
+        """This process's memory outside PyTorch, in mode ``device`` plus the memory of all other processes."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)

@@ -257,7 +257,7 @@ def _may_contain_secret(text: str) -> bool:
 
 
 def _mentions_secret(text: str) -> bool:
-    """Return whether a string, or a part between punctuation marks, contains a name that suggests a secret."""
+    """Return whether a string contains a name that suggests a secret."""
     return _names_secret(text) or any(map(_names_secret, re.findall(r"[\w -]+", text)))
 
 

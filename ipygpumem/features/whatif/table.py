@@ -40,7 +40,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     blocks = f"in blocks of at most {size(blockers.largest)}"
     notes = []
     if blockers.reserved is not None:
-        notes.append(f"The request was served from new memory, after which {size(blockers.reserved)} was reserved.")
+        notes.append(f"The request was served from new memory; the reserved memory rose to {size(blockers.reserved)}.")
     if blockers.segments:
         free = f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}"
         notes.append(f"{free}, {blocks}.")

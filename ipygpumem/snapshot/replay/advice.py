@@ -137,7 +137,7 @@ def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int |
 
 
 def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
-    """Return the peak of reserved memory if it is at least 5% lower than that after an allocation; otherwise None."""
+    """Return the replay's peak of reserved memory, or None if it is not at least 5% below the value after ``event``."""
     reserved = recording.timeline.reserved
     peak = 0
     for order in (False, True):

@@ -84,7 +84,7 @@ class AllocatorSettings:
         if settings.max_split_size is not None and settings.max_split_size < minimum:
             raise OptionError(
                 f"max_split_size_mb:{settings.max_split_size // MIB} is less than the size of a large segment, "
-                f"{size(minimum)}: PyTorch accepts {minimum // MIB} or more"
+                f"{size(minimum)}: PyTorch rejects values below {minimum // MIB}"
             )
         return settings
 

@@ -49,7 +49,7 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
 
 
 def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, Peak, Peak]:
-    """Return the bounds of the peak at the larger size where they differ most, preceded by the relative difference."""
+    """Return ``(difference, low, high)``: the largest relative difference of the peak's bounds, and these bounds."""
     bounds = zip(matched.peaks(model, model.low)[1:], matched.peaks(model, model.high)[1:], strict=True)
     start = matched.step.start
     differences = [((high.bytes - low.bytes) / max(start + high.bytes, 1), low, high) for low, high in bounds]

@@ -229,7 +229,7 @@ class ScaledRecording(ScaledStep):
         """
         recorded: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
         if not recorded or len({len(size) for size, _ in recorded}) > 1:
-            raise OptionError("recordings of a step at several sizes are required, with the same number of axes")
+            raise OptionError("recordings at several sizes are required; all sizes must have the same number of axes")
         matched = MatchedRecordings(recorded)
         model = choose_model(matched, axis)
         last = recorded[-1][1]
@@ -242,10 +242,10 @@ class ScaledRecording(ScaledStep):
         return cls(matched, model, requests)
 
     def repeated(self) -> ScaledRecording:
-        """Return the step after previous runs at the same size.
+        """Return the step as it runs after previous runs at the same size.
 
-        Allocations that previous runs have left, such as an output that is kept until it is replaced, then grow with
-        the size, instead of keeping their recorded sizes. This requires ``runs`` of `from_recordings`.
+        Allocations that previous runs left behind, such as an output that is kept until it is replaced, then grow with
+        the size instead of keeping their recorded sizes. This requires that ``runs`` was passed to `from_recordings`.
         """
         result = copy.copy(self)
         result.step_requests = copy.copy(self.step_requests)

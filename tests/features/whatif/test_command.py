@@ -34,7 +34,7 @@ def test_fragmentation_at_the_peak(capsys):
     """Blocks that are as large as the request are not listed as blocks to free."""
     _, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--set", "expandable_segments:True")
     assert output.endswith(
-        "The request was served from new memory, after which 1.9 GiB was reserved.\n"
+        "The request was served from new memory; the reserved memory rose to 1.9 GiB.\n"
         "50.0 MiB was free in 17 partly used segments, in blocks of at most 15.0 MiB.\n"
         "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or "
         "torch.cuda.empty_cache() is called.\n"

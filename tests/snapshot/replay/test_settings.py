@@ -73,7 +73,7 @@ def test_text_can_be_parsed_again(text):
     ("text", "message"),
     [
         ("max_split_size:128", "unknown allocator setting: max_split_size"),
-        ("max_split_size_mb:8", "PyTorch accepts 20 or more"),
+        ("max_split_size_mb:8", "PyTorch rejects values below 20"),
         ("max_split_size_mb:x", "expected a number"),
         ("expandable_segments:yes", "expected True or False"),
         ("garbage_collection_threshold:1.5", "expected a number between 0 and 1"),

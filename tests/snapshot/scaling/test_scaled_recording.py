@@ -395,9 +395,9 @@ def test_step_that_ran_out_of_memory_is_refused():
             "linear",
             r"in all combinations to predict other sizes, but the recorded sizes are \(2, 16\), \(3, 32\)",
         ),
-        ([2, (3, 32)], "linear", "with the same number of axes"),
+        ([2, (3, 32)], "linear", "all sizes must have the same number of axes"),
         ([2, 0], "linear", "the size of a step must consist of positive integers, not 0"),
-        ([], "linear", "recordings of a step at several sizes are required"),
+        ([], "linear", "recordings at several sizes are required"),
     ],
 )
 def test_invalid_arguments(sizes, axis, message):

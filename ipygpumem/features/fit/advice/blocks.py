@@ -51,10 +51,10 @@ class ModelBlock:
 
 
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
-    """Return the repeated modules of all models among ``instances``.
+    """Return the blocks of all models among ``instances``. Only modules with submodules can be blocks.
 
-    Blocks are the outermost modules with submodules that have a sibling of the same class in a list of modules. A
-    module that contains no such list is a block itself, but an entire model is not.
+    The outermost modules with a sibling of the same class in a container such as `ModuleList` are blocks. Modules
+    outside these are blocks if they contain no block, and are neither a `ModuleList` or `ModuleDict` nor a model.
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}
