@@ -8,8 +8,8 @@ of running cells with weak references to their ExecutionInfo objects, and ``post
 IPython discards an interrupt that arrives during a callback of an event. Therefore `CellHooks` wraps the function that
 triggers the events. An interrupt that arrives while this package runs is deferred. If it arrives before the cell runs,
 the first statement of the cell raises `KeyboardInterrupt`. If it arrives after the cell has run, the cell is reported
-as failed. Raising it immediately would prevent IPython from adding the cell to its history, and ipykernel from
-replying.
+as failed. Raising the exception immediately would prevent IPython from adding the cell to its history, and ipykernel
+from replying.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class ExecutionCounts:
         self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
 
     def store(self, raw: str, number: int | None) -> None:
-        """Store the execution count ``number`` of a cell with the source text ``raw``."""
+        """Store the execution count ``number`` for the cell whose source code is ``raw``."""
         if number is not None:
             self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 

@@ -118,7 +118,7 @@ class Settings(Configurable):
         ["bound", "reset"],
         "bound",
         help="bound: the peak host memory is exact only if the operating system's peak counter increased, otherwise "
-        "an upper bound. reset: reset that counter for each cell (Linux only), which also lowers ru_maxrss.",
+        "an upper bound. reset: reset the counter for each cell (Linux only), which also lowers ru_maxrss.",
     ).tag(config=True)
     limit = _ConvertingTrait(
         parse_size,

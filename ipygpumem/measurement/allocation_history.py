@@ -201,7 +201,7 @@ class AllocationHistory:
         self._allocations = self._count_allocations()
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume recording the stacks of frees if `pauses` is True. Otherwise, do nothing."""
+        """Stop (``paused``) or resume recording the stacks of frees. If `pauses` is False, do nothing."""
         if self.pauses:
             self._active.set_context("alloc" if paused else "all")
 

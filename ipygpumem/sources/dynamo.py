@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of a function that torch.compile neither compiles nor traces, even between graphs."""
+    """Return a wrapper that torch.compile skips, and that calls ``function`` without compilation."""
     frames = _eval_frame()
     if frames is None:
         return function

@@ -225,7 +225,7 @@ class NamedStorage(NamedTuple):
 
     Attributes:
         info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
-        graph_holders: Some holders of the autograd graphs if only these keep the storage alive; otherwise empty.
+        graph_holders: Some holders of the autograd graphs if only these graphs keep the storage alive; otherwise empty.
     """
 
     location: StorageLocation

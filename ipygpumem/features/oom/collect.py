@@ -70,7 +70,7 @@ def failure_report(
 
 
 def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
-    """Return sentences about a failed allocation from replays of the allocation history within a time limit."""
+    """Replay the allocation history and return sentences about a failed allocation, within a time limit."""
     time = ReplayTime()
     snapshot = Snapshot.load(path)
     sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]

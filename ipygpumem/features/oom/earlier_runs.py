@@ -76,7 +76,7 @@ class EarlierRuns:
     def fitting_size(
         self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
     ) -> str:
-        """Return a sentence about the largest size that would have fitted, given the ``snapshot`` of the failure."""
+        """Return a sentence about the largest size, such as a batch size, that would have fitted; empty if unknown."""
         failed = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):

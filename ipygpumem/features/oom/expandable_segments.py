@@ -31,7 +31,7 @@ class ReplayTime:
 
 
 def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTime) -> str:
-    """Return a sentence about a failed allocation with expandable segments; empty if this is unknown or takes too long.
+    """Return a sentence on whether expandable segments would have prevented a failure; empty if it is unknown.
 
     ``snapshot`` was saved when the allocation failed. ``replay_time`` includes the time for loading it.
     """
