@@ -10,7 +10,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from ipygpumem.core.errors import first_line
@@ -26,7 +25,7 @@ class _SavedStorage:
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
         self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
         self.is_moved = False
-        self._reference = import_module("torch.multiprocessing.reductions").StorageWeakRef(storage)
+        self._reference = weakref.ref(storage)
         self._storage = None if weak and self._is_replaceable(storage) else storage
         self.contents: Any = None
 
@@ -41,7 +40,7 @@ class _SavedStorage:
         """Return the storage. If it has been freed, create a new one, in host memory if the GPU has not enough."""
         if self._storage is None:
             untyped = self._torch.UntypedStorage
-            self._storage = untyped._new_with_weak_ptr(self._reference.cdata)
+            self._storage = self._reference()
             if self._storage is None:
                 try:
                     self._storage = untyped(self.nbytes, device=self.device)

@@ -230,8 +230,6 @@ def test_too_little_memory_to_restore(allocations, monkeypatch):
     class Storages:
         """The class of storages, on a GPU without free memory."""
 
-        _new_with_weak_ptr = torch.UntypedStorage._new_with_weak_ptr
-
         def __call__(self, nbytes, **options):
             if options:
                 raise torch.OutOfMemoryError("CUDA out of memory")
