@@ -222,6 +222,8 @@ class SavedTensors:
         if tensor.grad_fn is not None and not saved.has_graph:
             tensor.detach_()
         replaced = _layout(tensor) != saved.layout or tensor.is_inference() != saved.is_inference
+        if saved.storage is not None and tensor.untyped_storage() is not saved.storage.current():
+            replaced = True  # by a storage at the same address
         if replaced or (_is_sparse(tensor) and saved.alias is not None):
             tensor.data = self._alias(saved)
         if tensor.requires_grad != saved.requires_grad and tensor.is_leaf:
