@@ -82,7 +82,7 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
 
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
-    """Format rows as HTML without Jinja, because importing Jinja in a thread would delay the running cell."""
+    """Format rows as HTML."""
     lines: list[str] = []
     for name, values, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)
