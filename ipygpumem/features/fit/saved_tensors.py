@@ -37,7 +37,7 @@ class _SavedStorage:
         return storage.device.type != "cpu" or not (storage.is_shared() or attempt(storage.is_pinned))
 
     def current(self) -> Any:
-        """Return the storage. If it has been freed, create a new one, in host memory if the GPU has not enough."""
+        """Return the storage. If it was freed, create a new one; in host memory if the GPU is full."""
         if self._storage is None:
             untyped = self._torch.UntypedStorage
             self._storage = self._reference()
