@@ -199,7 +199,7 @@ def test_inference_tensors(allocations):
     assert not ipygpumem.fit(step, SIZES).refusal
     assert id(values["a"]) == first
     assert values["a"].is_inference()
-    assert torch.equal(values["a"].reshape(-1).clone(), torch.arange(1024.0))  # reshape fails for a tensor of mixed kinds
+    assert torch.equal(values["a"].reshape(-1).clone(), torch.arange(1024.0))  # reshape fails if the tensor is damaged
 
 
 @pytest.mark.skipif(not hasattr(torch._C._autograd.SavedTensor, "data"), reason="the graph's tensors are not available")
