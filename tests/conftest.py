@@ -55,6 +55,7 @@ def pytest_collection():
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(20_000, 10, 10)
 
 
 def pytest_configure(config):
@@ -111,7 +112,7 @@ def frozen_imports():
         _GLIBC.malloc_trim(0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def small_heap(request):
     """Let searches for holders skip frozen objects, other tests, and this package, a library if it is installed.
 
@@ -140,7 +141,7 @@ def small_heap(request):
         yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def long_time_limits():
     """Let slow machines finish what the package omits if it takes too long. Tests of these limits set their own."""
     from ipygpumem.features.holders import collect, search

@@ -22,7 +22,7 @@ from ipygpumem.core.files import check_path
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands import registry
-from ipygpumem.features.commands.command import Command, Option, add_shell_command
+from ipygpumem.features.commands.command import Command, Option, OptionParser, add_shell_command
 from ipygpumem.features.commands.output import (
     BAD_ARGUMENTS,
     BAD_FILE,
@@ -127,7 +127,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(OptionParser):
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
 

@@ -10,10 +10,10 @@ Names and semantics are those of ``ipyexperiments/utils/mem.py`` in stas00/ipyex
 
 from __future__ import annotations
 
-import gc
 from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.core.introspection import collect_garbage
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import MIB
 from ipygpumem.measurement.runtime import current
@@ -105,7 +105,7 @@ def gpu_mem_get_used_no_cache_mbs() -> int:
 
 def _memory_without_cache() -> GPUMemory:
     torch = _torch()
-    gc.collect()
+    collect_garbage()
     torch.cuda.empty_cache()
     return gpu_mem_get_mbs()
 

@@ -1,4 +1,4 @@
-"""Inspect objects and frames without side effects, pause the garbage collector, and recognize IPython's variables.
+"""Inspect objects and frames without side effects, control the garbage collector, and recognize IPython's variables.
 
 The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``) and leave no
 references to values behind.
@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from ipygpumem.core.interrupts import DeferredInterrupts
 
 # Objects
 
@@ -222,6 +224,12 @@ def gc_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def collect_garbage(generation: int = 2) -> int:
+    """Free reference cycles as `gc.collect` does. Interrupts are deferred, because finalizers would ignore them."""
+    with DeferredInterrupts():
+        return gc.collect(generation)
 
 
 # the name depends on the version of Python

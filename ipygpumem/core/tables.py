@@ -18,6 +18,7 @@ from ipygpumem.core.units import VISIBLE
 _BAR_CELLS = 10
 _CODE_WIDTH = 100
 _MAX_WIDTH = 200
+_MAX_LEVEL = 100
 BAR_PIXELS = 96
 BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 
@@ -72,11 +73,21 @@ def text_tables(tables: Iterable[Table]) -> str:
 
 
 def _printable_table(table: Table) -> Table:
-    rows = (
-        replace(row, label=_clip(printable(row.label)), cells=tuple(map(_clip, row.cells)), note=printable(row.note))
-        for row in table.rows
+    rows = tuple(map(_printable_row, table.rows))
+    return replace(table, title=printable(table.title), rows=rows, notes=tuple(map(printable, table.notes)))
+
+
+def _printable_row(row: TableRow) -> TableRow:
+    """Return a row whose texts can be printed, and whose numbers, which a file may contain, are within their limits."""
+    return replace(
+        row,
+        label=_clip(printable(row.label)),
+        cells=tuple(map(_clip, row.cells)),
+        note=printable(row.note),
+        level=min(max(0, row.level), _MAX_LEVEL),
+        bar=row.bar and min(max(0.0, row.bar), 1.0),
+        light_bar=min(max(0.0, row.light_bar), 1.0),
     )
-    return replace(table, title=printable(table.title), rows=tuple(rows), notes=tuple(map(printable, table.notes)))
 
 
 def _clip(text: str) -> str:
@@ -166,8 +177,8 @@ def _note(row: TableRow) -> str:
 
 
 def _bars(row: TableRow) -> list[tuple[int, str]]:
-    dark = max(round(BAR_PIXELS * min(row.bar, 1)), 1) if row.bar else 0
-    light = max(round(BAR_PIXELS * min(row.light_bar, 1)) - dark, 0)
+    dark = max(round(BAR_PIXELS * row.bar), 1) if row.bar else 0
+    light = max(round(BAR_PIXELS * row.light_bar) - dark, 0)
     return [(dark, BAR_COLORS["tensors"]), (light, BAR_COLORS["cache"])]
 
 

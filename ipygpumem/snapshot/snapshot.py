@@ -141,7 +141,7 @@ class Snapshot(EventRangeQueries):
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
         """
         from ipygpumem.snapshot.queries.fragmentation import fragmentation  # on first use, as below: to save memory
-        from ipygpumem.snapshot.replay.verification import with_block_sizes
+        from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 
         if need is not None:
             need = parse_size(need)
@@ -160,7 +160,7 @@ class Snapshot(EventRangeQueries):
             last: Number of errors to analyze per device, starting from the latest; None for all errors.
         """
         from ipygpumem.snapshot.queries.fragmentation import explain_oom
-        from ipygpumem.snapshot.replay.verification import with_block_sizes
+        from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 
         if last is not None:
             check_argument("last", last, int, "a number of errors or None")

@@ -189,10 +189,13 @@ class AllocatedBlocks:
         self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
     ) -> float:
         """Return the share of memory outside these storages, private pools, and blocks of ``excluded_size`` bytes."""
-        inside_ids = {id(self.block(storage.device, storage.address)) for storage in storages}
+        inside = {storage[:2] for storage in storages}
+        within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
+        inside |= {block[:2] for block in within_blocks if block is not None}
         wanted = [block for block in self.blocks if is_wanted(block.device)]
-        rest = [block for block in wanted if id(block) not in inside_ids and not any(block.pool)]
-        return sum(block.size for block in rest if block.size != excluded_size) / max(sum(b.size for b in wanted), 1)
+        rest = [block for block in wanted if block[:2] not in inside]
+        unnamed = sum(block.size for block in rest if block.size != excluded_size and not any(block.pool))
+        return unnamed / max(sum(block.size for block in wanted), 1)
 
     def contains(self, device: str, address: int) -> bool:
         """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import warnings
 from collections.abc import Iterator
+from itertools import compress
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +23,9 @@ Role = Literal["tensor", "storage", "module", "optimizer"]
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Attributes in which torchao's classes list the names of their inner tensors."""
 _MAX_NAME_LEVELS = 5
+_ROUNDING = 512  # PyTorch's CUDA allocator rounds sizes up to multiples of this number of bytes
+_get_address, _get_size = operator.methodcaller("data_ptr"), operator.methodcaller("nbytes")
+_get_device, _get_storage_id = operator.attrgetter("device"), operator.attrgetter("_cdata")
 
 
 def is_saved_tensor(value: Any) -> bool:
@@ -35,6 +40,11 @@ class StorageLocation(NamedTuple):
     address: int
     size: int
     storage: int = 0
+
+    @property
+    def rounded_size(self) -> int:
+        """Size in bytes as rounded by the allocator of the device."""
+        return -(-self.size // _ROUNDING) * _ROUNDING if self.device.startswith("cuda") else self.size
 
 
 _new_location: Any = functools.partial(tuple.__new__, StorageLocation)  # three times as fast as the class
@@ -54,9 +64,11 @@ class StorageInspector:
             (torch.nn.Module, "module"),
             (torch.optim.Optimizer, "optimizer"),
         )
-        names = ("is_leaf", "grad", "grad_fn", "_base", "layout", "dtype", "shape")
+        names = ("is_leaf", "grad", "grad_fn", "_base", "layout", "dtype", "shape", "requires_grad")
         getters: list[Any] = [getattr(self._base, name).__get__ for name in names]
-        self._is_leaf, self._grad, self._grad_fn, self._view_base, self._layout, self._dtype, self._shape = getters
+        self._is_leaf, self._grad, self._grad_fn, self._view_base, *getters = getters
+        self._layout, self._dtype, self._shape, self._requires_grad = getters
+        self.tensor_class = torch.Tensor
         self._descriptions: dict[Any, tuple[str, int]] = {}
         self._device_names: dict[Any, str] = {}
         # with PyTorch 2.4, a garbage collection that deleted a StorageWeakRef crashed; fixed in 2.10 or earlier
@@ -66,11 +78,15 @@ class StorageInspector:
         self._is_cow = None if self._data_address is None else getattr(torch._C, "_is_cow_tensor", None)
         self._saved_names: dict[int, tuple[str, ...]] = {}
         self._dispatching_types: dict[int, bool] = {}
+        self._roles: dict[int, tuple[type, Role | None]] = {}
 
     def role(self, kind: type) -> Role | None:
         """Return the role of a class: ``"tensor"``, ``"storage"``, ``"module"`` or ``"optimizer"``; otherwise None."""
-        bases = mro(kind)
-        return next((role for root, role in self._roots if any(base is root for base in bases)), None)
+        if id(kind) not in self._roles:
+            bases = mro(kind)
+            roles = (role for root, role in self._roots if any(base is root for base in bases))
+            self._roles[id(kind)] = kind, next(roles, None)  # a reference to the class prevents the reuse of its id
+        return self._roles[id(kind)][1]
 
     def classes(self) -> list[type]:
         """Return all classes of tensors and storages."""
@@ -100,6 +116,32 @@ class StorageInspector:
             return [(storage, locations[0])] if locations else []
         except Exception:  # a tensor without storage, for example a meta or MKL-DNN tensor
             return []
+
+    def unrelated_storages(self, tensors: list[Any]) -> tuple[list[Any], list[Any], list[StorageLocation]]:
+        """Return those instances of `torch.Tensor` to which no other tensor is related, their storages, and locations.
+
+        If the storages cannot be read, for example because there are meta tensors, the lists are empty.
+        """
+        try:
+            properties = (self._requires_grad, self._grad, self._view_base, self._layout)
+            columns = zip(*(map(read, tensors) for read in properties), strict=True)
+            is_unrelated = [
+                not requires_grad and gradient is None and base is None and layout is self._strided
+                for requires_grad, gradient, base, layout in columns
+            ]
+            tensors = list(compress(tensors, is_unrelated))
+            if self._is_cow is not None and any(map(self._is_cow, tensors)):
+                return [], [], []
+            storages = list(map(self._untyped_storage, tensors))
+            names = {device: str(device) for device in set(map(_get_device, storages))}
+            devices, addresses = map(names.__getitem__, map(_get_device, storages)), map(_get_address, storages)
+            values = zip(devices, addresses, map(_get_size, storages), map(_get_storage_id, storages), strict=True)
+            locations = list(map(_new_location, values))
+            if len({location[:2] for location in locations}) < len(tensors) or not all(map(all, locations)):
+                return [], [], []
+        except Exception:
+            return [], [], []
+        return tensors, storages, locations
 
     def weak_reference(self, storage: Any) -> Any:
         """Return a weak reference, which reserves the address of the StorageImpl; None before PyTorch 2.10."""
@@ -156,6 +198,12 @@ class StorageInspector:
         except Exception:  # noqa: S110 (a nested tensor has no shape)
             pass
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
+
+    def descriptions(self, tensors: list[Any]) -> list[tuple[str, int | None]]:
+        """Return the description and the size of each of these instances of `torch.Tensor`, as `describe` does."""
+        keys = list(zip(map(self._dtype, tensors), map(self._shape, tensors), strict=True))
+        by_key = {key: self.describe(tensor) for key, tensor in dict(zip(keys, tensors, strict=True)).items()}
+        return list(map(by_key.__getitem__, keys))
 
     def related(self, tensor: Any) -> tuple[Any, Any, Any]:
         """Return the gradient of a leaf tensor, the base tensor and the autograd node. Missing values are None."""

@@ -34,6 +34,7 @@ from ipygpumem.features.commands import output
         ["leaks", GPT, "--first", "99999999"],
         ["fragmentation", GPT, "--at", "noon"],
         ["fragmentation", GPT, "--at=--5"],
+        ["peak", GPT, "--by=line", "--top=--"],
         ["fragmentation", GPT, "--at", "²"],
         ["fragmentation", GPT, "--at", "9" * 5000],
         ["fragmentation", GPT, "--need", "much"],

@@ -49,3 +49,12 @@ def test_long_names_do_not_widen_all_rows():
     for text in (text_tables([Table("t", ("c",), tuple(rows))]), html_tables([Table("t", ("c",), tuple(rows))])):
         assert len(text) < 600_000
         assert "x…" in text and "y…" in text
+
+
+def test_numbers_do_not_determine_the_size_of_tables():
+    """Reports can be read from files."""
+    rows = [TableRow("large", ("1",), 50_000, bar=5e3, light_bar=9e3), TableRow("small", ("1",), -5, bar=-1.0)]
+    for render in (text_tables, html_tables):
+        assert len(render([Table("t", ("c",), tuple(rows))])) < 3000
+    assert "large" in text_tables([Table("t", ("c",), tuple(rows))])
+    assert "width:96px" in html_tables([Table("t", ("c",), tuple(rows))])

@@ -89,8 +89,30 @@ def most_of_the_gpu():
         torch.cuda.empty_cache()
 
 
+def other_processes():
+    """Return the ids of the other processes that use the first GPU."""
+    pynvml = pytest.importorskip("pynvml")
+    pynvml.nvmlInit()
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(0))
+    return sorted({process.pid for process in processes} - {os.getpid()})
+
+
+@pytest.fixture
+def alone_on_the_gpu():
+    """Fail with a clear message if other processes use the GPU, whose memory the test compares with exact sizes."""
+    if before := other_processes():
+        pytest.fail(f"the test must be alone on the GPU, which the processes {before} use")
+    yield
+    if after := other_processes():  # pytest shows this text if the test has failed
+        print(f"the processes {after} used the GPU at the end of the test, which must be alone on it")
+
+
 @pytest.fixture(autouse=True)
 def clean(request):
+    if "torch" in request.fixturenames:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)  # pytest keeps the traceback of a failed test, and with it the test's tensors
+        gc.collect()
     yield
     if "torch" in request.fixturenames:
         import torch

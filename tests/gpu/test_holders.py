@@ -303,7 +303,8 @@ def test_out_of_memory_in_every_location():
     assert "last exception: step() x" in cause.shown
     assert caught_error.error is None and "caught" in caught_error.printed
     assert "5.0 GiB requested (caught by the code)" in caught_error.shown
-    assert "step() x" in caught_error.shown, "holders at the time of the failure, although the frame no longer exists"
+    # holders at the time of the failure, although the frame no longer exists
+    assert "step() x" in caught_error.shown, caught_error.shown
     assert "in thread worker" in thread.shown
     assert backward.error == "OutOfMemoryError"
     assert "is out of memory" in backward.shown

@@ -51,7 +51,7 @@ def transformer():
     layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
     model = nn.Sequential(nn.Embedding(8000, 512), nn.TransformerEncoder(layer, 6), nn.Linear(512, 8000)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
-    return training(model, optimizer, lambda size: torch.randint(8000, (size, 128), device=DEVICE)), (2, 4, 8), 64
+    return training(model, optimizer, lambda size: torch.randint(8000, (size, 128), device=DEVICE)), (16, 32, 64), 512
 
 
 def convolutional():

@@ -61,7 +61,6 @@ def test_names_with_short_limit_among_many_objects(run_python, count):
 
 
 RETRY = """
-%load_ext ipygpumem
 import time, torch, transformers
 from accelerate.utils import find_executable_batch_size
 torch.cuda.set_per_process_memory_fraction((8 << 30) / torch.cuda.get_device_properties(0).total_memory)
@@ -91,18 +90,15 @@ def test_retry_loop_names_holders(cell):
     pytest.importorskip("accelerate")
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
 
-    def run(start):
-        cells = [nbformat.v4.new_code_cell(text) for text in (start, cell)]
-        notebook = nbformat.v4.new_notebook(cells=cells)
-        nbclient.NotebookClient(notebook, timeout=300).execute()
-        outputs = notebook.cells[1].outputs
-        printed = "".join(output["text"] for output in outputs if output.output_type == "stream")
-        shown = "\n".join(output["data"]["text/plain"] for output in outputs if output.output_type == "display_data")
-        return shown, float(printed.rpartition("SECONDS ")[2].split()[0])
-
-    run(RETRY.replace("%load_ext ipygpumem", ""))  # the first run fills the caches of the driver
-    _, without = run(RETRY.replace("%load_ext ipygpumem", ""))
-    shown, seconds = run(RETRY)
+    # in one kernel: the first run fills the caches of the driver, the second takes place without the extension
+    texts = (RETRY, cell, cell, "%load_ext ipygpumem", cell)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
+    nbclient.NotebookClient(notebook, timeout=300).execute()
+    cells = [notebook.cells[2], notebook.cells[4]]
+    streams = [[output["text"] for output in run.outputs if output.output_type == "stream"] for run in cells]
+    without, seconds = (float("".join(texts).rpartition("SECONDS ")[2].split()[0]) for texts in streams)
+    outputs = [output for output in cells[1].outputs if output.output_type == "display_data"]
+    shown = "\n".join(output["data"]["text/plain"] for output in outputs)
     assert "(caught by the code)" in shown
     holders = shown.partition("memory holders at the")[2]
     assert "hog" in holders and "model" in holders

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fuzz import fuzz_interrupts
-from ipygpumem.core import interrupts
+from ipygpumem.core import interrupts, introspection
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.jupyter import cell_events
 from ipygpumem.measurement import recorder
@@ -203,6 +203,16 @@ def test_interrupt_while_a_command_searches_the_heap(notebook, monkeypatch):
     with monkeypatch.context() as patched:
         interrupt_call(patched, gc, "get_referents", 1)
         result = notebook.run("%gpumem who")
+    assert isinstance(result.error, KeyboardInterrupt)
+    check_closed(notebook)
+
+
+def test_interrupt_while_a_command_collects_garbage(notebook):
+    """Python ignores exceptions in finalizers."""
+    notebook.run("import signal\nclass Cycle:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)")
+    with introspection.gc_paused():  # there are no automatic collections
+        notebook.run("cycle = Cycle()\ncycle.cycle = cycle\ndel cycle")
+        result = notebook.run("%gpumem free")
     assert isinstance(result.error, KeyboardInterrupt)
     check_closed(notebook)
 

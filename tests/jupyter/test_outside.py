@@ -110,7 +110,7 @@ def test_unload_within_cell_stops_recording(notebook, cupti):
     wait_for(lambda: threads() == [])
 
 
-def test_invalid_setting(notebook, caplog):
+def test_invalid_setting(notebook):
     notebook.run("%config GPUMem.outside = 'everything'")
     assert notebook.run("%config GPUMem.outside").value == "off"
 

@@ -115,6 +115,7 @@ INVALID_OPTIONS = [
     ("--trace {folder}/a/b.json", "%%gpumem: the directory {tmp}/a does not exist"),
     ("--trace", "%%gpumem: argument --trace: expected one argument"),
     ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is specified more than once"),
+    ("--trace=--", "%%gpumem: argument --trace: '--' is not a valid value"),
     ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is specified more than once"),
     ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import keyword
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
@@ -135,7 +136,21 @@ def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str]
     return None
 
 
-class _MagicLineParser(argparse.ArgumentParser):
+class OptionParser(argparse.ArgumentParser):
+    """Argument parser that rejects the option value ``--``, which older versions of Python replace by an empty list."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the known arguments, as `argparse.ArgumentParser.parse_known_args` does."""
+        arguments = sys.argv[1:] if args is None else list(args)
+        for argument in arguments:
+            if argument == "--":
+                break
+            if argument.startswith("-") and argument.endswith("=--"):
+                self.error(f"argument {argument.removesuffix('=--')}: '--' is not a valid value")
+        return super().parse_known_args(arguments, namespace)
+
+
+class _MagicLineParser(OptionParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         similar = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []

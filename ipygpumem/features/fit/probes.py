@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import collect_garbage, gc_paused
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
@@ -125,6 +125,7 @@ class StepRunner:
         if allocator.is_recording():
             raise FitError("allocation history is being recorded: stop this recording before running fit")
         torch.cuda.synchronize()  # creates the context
+        collect_garbage()  # the first run must not free, and report as its own, what the program has left
         peaks = self._runtime.peaks
         peaks.install()
         scope = peaks.scope()
@@ -152,13 +153,14 @@ class StepRunner:
             if recorder is not None:
                 recorder.start()
             # a garbage collection at a random moment would make runs differ
-            with gc_paused(), observer or contextlib.nullcontext(), self.context(self):
-                check_result(self._code.text, self._code.run(size))
-            after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
-            reached = after | scope.reached  # the step itself may have reset the peaks
-            before = self._allocated()
-            gc.collect()  # frees reference cycles of this run and of the objects that it has replaced
-            freed = before - self._allocated()
+            with gc_paused():
+                with observer or contextlib.nullcontext(), self.context(self):
+                    check_result(self._code.text, self._code.run(size))
+                after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}
+                reached = after | scope.reached  # the step itself may have reset the peaks
+                before = self._allocated()
+                collect_garbage()  # frees reference cycles of this run and of the objects that it has replaced
+                freed = before - self._allocated()
             if freed > _CYCLES_SHARE * sum(counters.allocated for counters in reached.values()):
                 self._cycles = max(self._cycles, (freed, size_name(size)))
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
@@ -172,7 +174,7 @@ class StepRunner:
             peaks.drop(scope)
             if recorder is not None:
                 recorder.stop()
-            gc.collect(1)
+            collect_garbage(1)
 
     def _allocated(self) -> int:
         return sum(map(self.torch.cuda.memory_allocated, pytorch.devices_in_use()))
@@ -205,7 +207,7 @@ class StepRunner:
             self._observer.close()
         if self._collects:
             gc.enable()
-        gc.collect(1)
+        collect_garbage(1)
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)

@@ -12,7 +12,10 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable
+from multiprocessing import sharedctypes
 from typing import Any
+
+import numpy as np
 
 from ipygpumem.core.introspection import attempt, mro, type_dict
 
@@ -30,6 +33,7 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     type({}.values()): lambda value: [value.mapping],
     type({}.items()): lambda value: [value.mapping],
     types.MappingProxyType: lambda value: list(value.values()),
+    sharedctypes.SynchronizedBase: lambda value: [np.frombuffer(value.get_obj(), "u1")],
     functools._lru_cache_wrapper: lambda value: [value.__wrapped__, *cached_values(value)],
 }
 

@@ -110,6 +110,8 @@ def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = Fa
     """Return the objects that a value refers to; with ``native``, including references in PyTorch's C++ code."""
     if is_instance(value, torch.Tensor):
         return [*gc.get_referents(value), *(base_of_view(value) if native else ())]
+    if type(value) is types.FunctionType:  # not its global variables
+        return [part for part in (value.__closure__, value.__defaults__, value.__kwdefaults__) if part is not None]
     followed = issubclass(type(value), _CONTAINERS) or id(value) in instances
     return gc.get_referents(value) if followed else []
 

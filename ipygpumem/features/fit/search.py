@@ -86,12 +86,12 @@ class Search:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
         self.observations = StepObservations(self.runner, saved.objects)
-        runs = self._runs(saved.objects, updates)
         probe: Any = None
         try:
-            while (request := self._request(runs, probe)) is not None:
-                self.runner.release(saved)
-                probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
+            with contextlib.closing(self._runs(saved.objects, updates)) as runs:
+                while (request := self._request(runs, probe)) is not None:
+                    self.runner.release(saved)
+                    probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
         except FitError as refusal:
             return str(refusal)
         finally:

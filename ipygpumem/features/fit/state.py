@@ -30,7 +30,7 @@ from ipygpumem.features.fit.containers import (
     restore_names,
     writable_arrays,
 )
-from ipygpumem.features.fit.random_numbers import random_state
+from ipygpumem.features.fit.global_state import random_state, torch_settings
 from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.replaced_objects import unused_tensors
 from ipygpumem.features.fit.saved_tensors import SavedTensors, restore_each
@@ -76,7 +76,7 @@ class SavedState:
             if contents:
                 self._check_host_memory(self._tensors.nbytes + sum(array.nbytes for array in arrays))
                 self._tensors.save_contents()
-            self._random = random_state(torch, objects.generators)
+            self._global = [*torch_settings(torch), *random_state(torch, objects.generators)]
         self._arrays = [(array, array.copy()) for array in arrays]
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, attributes(instance), type(instance)) for instance in objects.instances]
@@ -86,7 +86,6 @@ class SavedState:
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
         self._environment = dict(os.environ) if objects.uses("environ") else None
-        self._grad_enabled = torch.is_grad_enabled()
 
     def replaced_tensors(self) -> list[Any]:
         """Return the tensors that the step has replaced and to which only this object refers."""
@@ -143,11 +142,10 @@ class SavedState:
             if added > 0 and name and type(container) in {list, collections.deque}:
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
         torch = self._torch
-        torch.set_grad_enabled(self._grad_enabled)
         if self._environment is not None:
             notes += restore_each(restore_environment, [(self._environment,)])
         torch.clear_autocast_cache()  # contains copies of parameters
-        notes += restore_each(lambda restore: restore(), [(restore,) for restore in self._random])
+        notes += restore_each(lambda restore: restore(), [(restore,) for restore in self._global])
         notes += restore_each(restore_names, self._variables)
         notes += restore_each(restore_cell, self._cells)
         notes += restore_each(restore_attributes, self._attributes)

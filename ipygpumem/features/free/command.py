@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ipygpumem.core.introspection import collect_garbage
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, change_text, difference, many, size, usage_text
@@ -30,7 +30,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
         removed += forget_exception(shell)
     if arguments.out:
         removed += forget_outputs(shell)
-    objects = gc.collect()
+    objects = collect_garbage()
     if objects:
         removed.append(f"{many(objects, 'object')} in unreachable cycles")
     if arguments.cache and allocator.empty_cache():

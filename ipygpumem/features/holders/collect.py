@@ -189,9 +189,11 @@ class _BlockAssignment:
     ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]]:
         """Group storages by the block that they share. In each group, the storage with the best name comes first."""
         groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]] = {}
+        exact = {} if self._after is None else self._after.by_position
         for named in named_storages:
-            block = self._block(named.location)
-            position = (named.location if block is None else block)[:2]
+            position = named.location[:2]
+            block = exact.get(position) or self._block(named.location)
+            position = position if block is None else block[:2]
             if position in groups:
                 groups[position][1].append(named)
             else:

@@ -227,13 +227,14 @@ class ObjectNames:
             if named.parent_id is None or named.graph:
                 return self.name(ids[0]), ()
             if named.parent_id not in self._prefixes:
-                self._prefixes[named.parent_id] = self._prefix(named.parent_id)
+                self._prefixes[named.parent_id] = self.prefix(named.parent_id)
             prefix, is_only_name = self._prefixes[named.parent_id]
             if is_only_name:
                 return self.name(ids[0]) if prefix is None else prefix + self._label_text(named.label), ()
         return self.name(ids[0]), self._other_names(ids)
 
-    def _prefix(self, object_id: int) -> tuple[str | None, bool]:
+    def prefix(self, object_id: int) -> tuple[str | None, bool]:
+        """Return ``(name, is_only_name)`` of an object. The name is None if names that contain it are shortened."""
         ancestor_id: int | None = object_id  # None after the loop if no name with this one is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id

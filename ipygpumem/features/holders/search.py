@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ipygpumem.core.introspection import frame_locals, gc_paused, running_frames
+from ipygpumem.core.introspection import frame_locals, gc_paused, is_library_file, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
 from ipygpumem.features.holders.name_assignment import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
@@ -31,9 +31,8 @@ _MIN_UNNAMED_BYTES = 4096
 _EXTRA_PASS_SHARE = 0.4  # share of the time limit after which no extra pass starts
 _READING_SHARE = 0.5
 """Share of the time limit after which no further objects are read, because their names must also be found."""
-_MAX_UNSEARCHED_SHARE = 0.01  # share of the allocated memory above which all objects in Python's memory are searched
 _MAX_GRAPH_HOLDERS = 4
-_ROUNDING = 512  # PyTorch's allocator rounds sizes up to multiples of this number of bytes
+_MAX_UNSEARCHED_SHARE = 0.01  # share of the allocated memory above which all objects in Python's memory are searched
 _UNREADABLE = (
     "this version of PyTorch does not expose all tensors saved for the backward pass. Hidden tensors are counted as not"
     " reachable from Python"
@@ -108,16 +107,25 @@ class _HolderSearch:
         self._is_everywhere = is_everywhere
         self._roots = [root for root in roots if is_everywhere or not root.distant]
         stop_ids = None if is_everywhere else {id(root.value) for root in roots if root.distant}
-        self.heap = TrackedObjects(limit, self.types.role, stop_ids)
         self.targets = SearchTargets(self.types, is_wanted, limit)
+        take = None if is_everywhere else self.targets.take
+        self.heap = TrackedObjects(limit, self.types.role, stop_ids, take)
 
     def run(self, *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
         notes: list[str] = []
         self._read_objects(threads=threads)
-        if self.targets.by_id:
+        elements = self.targets.elements
+        if elements is not None:
+            elements.separate_shared()
+        if self.targets.by_id or elements is not None:
             self.targets.set_kinds()
-            storages = self._named_storages(self._find_names(self._roots, threads=threads))
+            names = self._find_names([*self._roots], threads=threads)
+            if elements is not None and elements.separate_in_graphs(names):
+                names = self._find_names([*self._roots], threads=threads)
+            storages = self._named_storages(names)
+            if elements is not None:
+                storages += elements.named_storages(names, self.referrers.objects)
             notes = [_UNREADABLE] if self.targets.graph.unreadable else []
         objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
         unsearched = () if self._is_everywhere else None
@@ -131,8 +139,11 @@ class _HolderSearch:
             return
         variables = [root.value for root in self._roots if root.place != "module"]
         modules = [root.value for root in self._roots if root.place == "module"]
-        in_frames = [value for _, frame in running_frames() for _, value in frame_locals(frame)] if threads else []
-        for start in (variables, in_frames, modules):
+        local_values: dict[bool, list[Any]] = {True: [], False: []}  # in frames of libraries, and of the user
+        for _, frame in running_frames() if threads else ():
+            local_values[is_library_file(frame.f_code.co_filename)] += (value for _, value in frame_locals(frame))
+        # objects are read level by level, so a large data set in a variable does not delay the user's local variables
+        for start in ([*local_values[False], *variables], local_values[True], modules):
             new = start
             while new and self.limit.complete:
                 self.heap.follow(new, _READING_SHARE)
@@ -149,19 +160,23 @@ class _HolderSearch:
         others = SearchTargets(self.types, self._is_wanted, self.limit)
         known = {location.storage for location in self.targets.references}
         by_role: dict[str, list[Any]] = {}
+        known_ids = self.heap.seen_ids.union(() if (elements := self.targets.elements) is None else elements.containers)
         for obj in gc.get_referrers(*self.types.classes()):
-            role = None if id(obj) in self.heap.seen_ids else self.types.role(type(obj))
+            role = None if id(obj) in known_ids else self.types.role(type(obj))
             if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in known):
                 by_role.setdefault(str(role), []).append(obj)
         others.add(by_role)
         named = {storage.location for storage in result.storages}
         unsearched = others.references.keys() - self.targets.references.keys()
         result = replace(result, complete=self.limit.complete, unsearched=unsearched)
-        return result, not result.complete or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
+        is_final = not result.complete or not unsearched
+        return result, is_final or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
         targets = self.targets
         objects = {key: target.obj for key, target in targets.by_id.items()} | targets.graph.nodes
+        if targets.elements is not None:
+            objects |= {id(container): container for container in targets.elements.containers.values()}
         terminal_ids = {id(root.value) for root in roots if root.terminal}
         self.referrers = ReferrerGraph(self.heap, objects, targets.extra, terminal_ids, self.limit)
         self.referrers.add_referrers()
@@ -182,6 +197,7 @@ class _HolderSearch:
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)
+        unnamed += 0 if self.targets.elements is None else self.targets.elements.size(ids)
         if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_EXTRA_PASS_SHARE):
             return False
         return add_class_referrers(ids, self.referrers)
@@ -262,9 +278,8 @@ class _HolderSearch:
         if kind is None:
             kind = "activation" if has_graph else "plain"
         (name, also), places = names.storage_names(ids), names.places(ids)
-        rounding = _ROUNDING if location.device.startswith("cuda") else 1
-        nbytes = -(-location.size // rounding) * rounding
         part = None if is_whole or view < 0 else view
+        nbytes = location.rounded_size
         values = location.device, nbytes, kind, name, also, places, first.graph, text, "", part, True, location.address
         info = new_storage(*values)
         graph_holders: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values
+from ipygpumem.features.holders.list_elements import ListElements
 from ipygpumem.features.holders.model import KINDS, Kind
 from ipygpumem.features.holders.tracked_objects import SearchLimit
 from ipygpumem.sources.storages import StorageInspector, StorageLocation, contents, flattened_names, is_saved_tensor
@@ -76,6 +77,7 @@ class SearchTargets:
         self.base_ids: set[int] = set()
         self.references: dict[StorageLocation, Any] = {}
         self.graph = _AutogradGraphs(types, self.extra, limit)
+        self.elements: ListElements | None = None
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
         """Add objects grouped by role. Return the objects to which they refer only in C++, such as gradients."""
@@ -114,6 +116,8 @@ class SearchTargets:
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         object_id = id(obj)
+        if self.elements is not None and object_id in self.elements.containers:
+            self.elements.separate(object_id)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
         types, wanted = self._types, []
@@ -132,6 +136,16 @@ class SearchTargets:
         if wrapped:
             self._without_memory.pop(object_id, None)
         return True
+
+    def take(self, container: Any, items: list[Any]) -> list[Any]:
+        """Add the tensors to which only a list or tuple with these items refers, and return the other items."""
+        self.elements = self.elements or ListElements(self, self._types, self._is_wanted)
+        return self.elements.take(container, items)
+
+    def add_element(self, tensor: Any, container: Any) -> None:
+        """Add a tensor to which a list or tuple refers."""
+        self.extra.setdefault(id(tensor), []).append(container)
+        self._add(tensor)
 
     def _add_hidden(self, tensor: Any, referrer: Any, ids: set[int], hidden: list[Any]) -> None:
         self._add(tensor)
@@ -159,6 +173,8 @@ class SearchTargets:
                     self._set_role(tensor, kind)
 
     def _set_role(self, obj: Any, kind: Kind) -> None:
+        if self.elements is not None and id(obj) in self.elements.containers:
+            self.elements.separate(id(obj))
         if id(obj) in self.by_id:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 

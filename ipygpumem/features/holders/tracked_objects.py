@@ -27,6 +27,7 @@ Ids = NDArray[np.int64]
 
 _CHUNK = 8192
 _MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
+_MIN_LONG = 64  # number of elements from which the tensors of a list are named together
 _MAX_SINGLE_LOOKUPS = 32  # number of ids below which `bisect` is faster than NumPy
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None), types.CodeType)))
 _MAX_ARRAY_SIZE = 1_000_000
@@ -74,12 +75,17 @@ class TrackedObjects:
     """
 
     def __init__(
-        self, limit: SearchLimit, role: Callable[[type], str | None], stop_ids: Collection[int] | None = None
+        self,
+        limit: SearchLimit,
+        role: Callable[[type], str | None],
+        stop_ids: Collection[int] | None = None,
+        take: Callable[[Any, list[Any]], list[Any]] | None = None,
     ) -> None:
         start = gc.get_objects() if stop_ids is None else []  # first, so that it does not include these attributes
         self._limit = limit
         self._role = role
         self._stop_ids = stop_ids
+        self._take = take
         self.seen_ids = set(stop_ids or ())
         self._finds_tracked = stop_ids is not None or has_frozen_objects()
         self._types: dict[int, tuple[str | None, bool]] = {}
@@ -167,10 +173,19 @@ class TrackedObjects:
         start = len(self.objects)
         self.objects += objects
         referents = list(map(read, objects))
+        if self._take is not None:
+            pairs = zip(objects, referents, strict=True)
+            referents = [self._take(*pair) if self._has_tensors(*pair) else pair[1] for pair in pairs]
         if max(map(len, referents), default=0) > _MIN_LARGE:
             self._large += [(start + i, part[::-1]) for i, part in enumerate(referents) if len(part) > _MIN_LARGE]
             referents = [part if len(part) <= _MIN_LARGE else [] for part in referents]
         self._connect(range(start, len(self.objects)), referents)
+
+    def _has_tensors(self, obj: Any, items: list[Any]) -> bool:
+        """Return whether an object is a long list or tuple and the first, middle or last of its items is a tensor."""
+        if len(items) < _MIN_LONG or not (type(obj) is list or type(obj) is tuple):
+            return False
+        return any(self._role(type(items[i])) == "tensor" for i in (0, len(items) // 2, -1))
 
     def _read_large(self) -> None:
         index, parts = self._large[-1]

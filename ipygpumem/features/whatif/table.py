@@ -65,7 +65,7 @@ def _row(result: SettingsComparison, alternative: Alternative, label: str) -> Ta
     changes = [] if result.failed else ["0%" if change in ("+0%", "-0%") else change]
     cells = [peak, *changes, _mib(replay.smallest_capacity)]
     if result.limit is not None:
-        cells.append("yes" if alternative.fits else "out of memory")
+        cells.append({True: "yes", False: "out of memory", None: "depends on addresses"}[alternative.fits])
     return TableRow(label, tuple(cells), 1)
 
 
@@ -88,10 +88,15 @@ def _notes(result: SettingsComparison) -> list[str]:
     if result.without_effect:
         notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")
     recommended = result.recommended
+    variable = "PYTORCH_ALLOC_CONF"
+    if (verification.recording.snapshot.own.torch_version or (2, 9)) < (2, 9):
+        variable = "PYTORCH_CUDA_ALLOC_CONF"
     if recommended is not None and not recommended.settings:
-        notes.append("Recommendation: remove PYTORCH_ALLOC_CONF from the environment before torch is imported.")
+        notes.append(f"Recommendation: remove {variable} from the environment before torch is imported.")
     elif recommended is not None:
-        notes.append(f"Recommendation: set PYTORCH_ALLOC_CONF={recommended.settings} before torch is imported.")
+        notes.append(f"Recommendation: set {variable}={recommended.settings} before torch is imported.")
+    elif result.limit is not None and any(item.fits is None for item in result.alternatives):
+        notes.append("Whether one of these settings is enough depends on the addresses of new segments.")
     elif result.missing:
         notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
     elif verification.difference:

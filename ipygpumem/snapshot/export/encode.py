@@ -36,8 +36,8 @@ from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES, IndexByValue
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries.overview import notes
+from ipygpumem.snapshot.replay.block_sizes import block_sizes
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.verification import block_sizes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _MAGIC = b"ipgmsnap"
@@ -63,7 +63,7 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
     ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their column
     ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
-    omitted. If a replay reproduces the recording, ``remainder`` contains the size of each block minus the requested
+    omitted. If the sizes of all blocks are known, ``remainder`` contains the size of each block minus the requested
     size rounded up to 512 bytes. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The
     columns of a replay are ``replay/0/address`` and so on (see `EncodedReplay`), and its facts are the item ``replay``
     of the device.
@@ -183,8 +183,10 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
         ({"coding": "plain"}, values),
         ({"coding": "delta", "first": first if abs(first) < _EXACT else str(first)}, np.diff(values, prepend=first)),
     ]
-    # many columns contain a single distinct value and need no sorting
-    unique = distinct(values) if len(values) and values.min() < values.max() else values[:1]
+    # sorting takes long, and many columns contain a single distinct value or have few repeated values
+    sample = values[:: len(values) // _SAMPLE + 1]
+    repeated = len(values) and values.min() < values.max() and len(distinct(sample)) <= max(len(sample) // 2, 2)
+    unique = distinct(values) if repeated else values[:1]
     if 1 < len(unique) <= min(_MAX_DISTINCT, len(values) // 2) and np.abs(unique).max() < _EXACT:
         # distinct and searchsorted take a tenth of the time of np.unique with return_inverse
         candidates.append(({"coding": "dict", "values": unique.tolist()}, np.searchsorted(unique, values)))

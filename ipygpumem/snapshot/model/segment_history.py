@@ -107,12 +107,21 @@ class SegmentHistory:
         start, end = np.asarray(pairs, np.int64).reshape(-1, 2).T
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
+    def _fixed_segments(self, rows: Ints) -> Ints:
+        """Return, for each of the allocations in ``rows``, the index of its segment in ``_fixed``, or -1."""
+        allocations, table = self._timeline.allocations, self._fixed
+        segments = table["address"], table["size"], self._start, self._end
+        return find_segment(segments, allocations.address[rows], allocations.start[rows].astype(np.int64))
+
+    def segment_ends(self, rows: Ints) -> Ints:
+        """Return the end address of the segment of each of the allocations in ``rows``; 0 if it is not known."""
+        return np.append(self._fixed["address"] + self._fixed["size"], 0)[self._fixed_segments(rows)]
+
     def pools(self, rows: Ints) -> Ints:
         """Return the pool index of each of the allocations in ``rows``; -1 if the pool is unknown."""
-        allocations = self._timeline.allocations
+        allocations, table = self._timeline.allocations, self._fixed
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
-        table = self._fixed
-        segment = find_segment((table["address"], table["size"], self._start, self._end), address, event)
+        segment = self._fixed_segments(rows)
         pools = np.append(table["pool"], -1)[segment].astype(np.int64)
         # a range that is mapped at the end has not changed since the last unmap event
         unmapped = self._map_events[self._timeline.trace.action[self._map_events] == Action.UNMAP]

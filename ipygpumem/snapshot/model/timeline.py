@@ -91,11 +91,8 @@ class Timeline:
     @cached_property
     def requested(self) -> Curve:
         """Curve of the total requested size of all allocations whose free has not completed."""
-        change = np.zeros(len(self.trace) + 2, np.int64)
-        # indices are events plus one because index 0 stands for the time before the first event
-        np.add.at(change, self.allocations.start + 1, self.allocations.size)
-        np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
-        return Curve(self.device, "requested", self.trace.time, np.cumsum(change, out=change)[:-1])
+        values = self.allocations.in_use(self.allocations.size, len(self.trace))
+        return Curve(self.device, "requested", self.trace.time, values)
 
     @property
     def end_requested(self) -> int:
@@ -180,6 +177,14 @@ class Allocations:
     def live(self, event: int) -> Ints:
         """Return the rows of the allocations that are alive right after an event, or before the first event for -1."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
+
+    def in_use(self, sizes: Ints, events: int) -> Ints:
+        """Return the total of the ``sizes`` of live allocations before the first of ``events`` and after each event."""
+        change = np.zeros(events + 2, np.int64)
+        # indices are events plus one because index 0 stands for the time before the first event
+        np.add.at(change, self.start + 1, sizes)
+        np.subtract.at(change, self.end + 1, sizes)
+        return np.cumsum(change, out=change)[:-1]
 
     def name(self, row: int) -> str:
         """Return an allocation's name in PyTorch's memory viewer, from its address and ``nth``: ``b7f064c000000_0``."""

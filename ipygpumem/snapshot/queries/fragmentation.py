@@ -45,9 +45,9 @@ class Fragmentation(PlainData):
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
-        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because the file does not
-            contain them and a replay does not reproduce the recording. Free sizes are then upper bounds, because a
-            block may include a remainder of up to 1 MiB that was not split off.
+        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, as neither the file nor
+            the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are then
+            upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
     """
 
     device: int

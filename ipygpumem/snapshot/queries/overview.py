@@ -11,8 +11,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.replay.recording import ReplayError
-from ipygpumem.snapshot.replay.verification import expected_seconds
+from ipygpumem.snapshot.replay.block_sizes import block_sizes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
@@ -86,15 +85,14 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     """Return a line about the reserved memory that was never in use; empty if this memory is small or unknown."""
     reserved = timeline.reserved_peak or 0
-    if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved or expected_seconds(timeline) > _MAX_SECONDS:
+    if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
         return []
-    try:
-        replay = snapshot.replay(device=timeline.device)
-    except ReplayError:
+    sizes = block_sizes(snapshot, timeline.device, _MAX_SECONDS)
+    # if no segment was allocated, the recording does not contain what filled the segments
+    if sizes is None or timeline.reserved is None or reserved <= timeline.reserved.bytes[0]:
         return []
-    unused = reserved - replay.allocated_peak
-    grew = reserved > replay.reserved.bytes[0]  # otherwise, the recording does not contain what filled the segments
-    if replay.grade != "exact" or not grew or unused <= _RELEVANT * reserved:
+    unused = reserved - int(timeline.allocations.in_use(sizes, len(timeline.trace)).max())
+    if unused <= _RELEVANT * reserved:
         return []
     text = f"peak reserved memory exceeds peak allocated memory by at least {size(unused)} ({unused / reserved:.0%})"
     return [f"  fragmentation: {text}; see ipygpumem whatif {clip(snapshot.name)}"]

@@ -156,6 +156,10 @@ class Allocator(ExpandableSegments):
             raise ReplayedOutOfMemoryError
         return bisect_left(self._free[pool], self._sizes[address] << ADDRESS_BITS | address)
 
+    def _add_range(self, pool: int, start: int, end: int) -> None:
+        super()._add_range(pool, start, end)
+        self._only_best_fit = False
+
     def _best_fit(self, pool: int, rounded: int) -> int | None:
         free = self._free[pool]
         place = bisect_left(free, rounded << ADDRESS_BITS)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
-    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
@@ -52,11 +52,27 @@ class ReleasedSegments:
     private: frozenset[int] = frozenset()
 
 
+def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
+    """Return why a recording of a device does not contain all allocations, frees and segments; empty if it does."""
+    gaps, trace, native = timeline.gaps, timeline.trace, snapshot.settings.get("backend", "native") == "native"
+    missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
+    problems = (
+        (timeline.reserved is None, "the file does not contain the segments"),
+        (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
+        (not native, "the recording was made with an allocator other than PyTorch's native one"),
+        (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
+        (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
+        (timeline.reserved_peak is None, "the events contradict the segments"),
+    )
+    return next((text for exists, text in problems if exists), "")
+
+
 class Recording:
     """The requests of one device.
 
     Attributes:
         allocations: Allocations of the device.
+        snapshot: The snapshot that contains the recording.
         operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
             bitwise complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
         events: Event of each operation, as int32.
@@ -73,13 +89,13 @@ class Recording:
 
     def __init__(self, snapshot: SnapshotData, device: int) -> None:
         self.device = device
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self.timeline = timeline = snapshot.timeline(device)
         self.trace = timeline.trace
         self.allocations = timeline.allocations
         self.settings = AllocatorSettings.recorded(snapshot.settings)
         self.total = snapshot.own.device_totals.get(device, 0)
-        self.problem = self._find_problem()
+        self.problem = missing_data(snapshot, timeline)
         if self.problem:
             return
         self.initial: AllocatorState = snapshot.history(device).at(-1)
@@ -93,25 +109,8 @@ class Recording:
         self.pools, self.pool_of = self._assign_pools()
         pools = enumerate(self.pools)
         self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))
-        self._empties_cache: dict[int, bool] = {}
-        self.operations, self.events = self._list_operations()
         self.limit = self._limit()
-
-    def _find_problem(self) -> str:
-        gaps, trace = self.timeline.gaps, self.trace
-        missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
-        problems = (
-            (self.timeline.reserved is None, "the file does not contain the segments"),
-            (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
-            (
-                self._snapshot.settings.get("backend", "native") != "native",
-                "the recording was made with an allocator other than PyTorch's native one",
-            ),
-            (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
-            (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
-            (self.timeline.reserved_peak is None, "the events contradict the segments"),
-        )
-        return next((text for exists, text in problems if exists), "")
+        self.operations, self.events = self._list_operations()
 
     def _has_possible_addresses(self) -> bool:
         """Return whether all recorded addresses are lower than the simulated addresses, which `FreeBlocks` requires."""
@@ -125,10 +124,10 @@ class Recording:
 
     def error(self, problem: str) -> ReplayError:
         """Return the exception for a reason why the recording cannot be replayed."""
-        return ReplayError(f"{self._snapshot.name}: device {self.device} cannot be replayed: {problem}")
+        return ReplayError(f"{self.snapshot.name}: device {self.device} cannot be replayed: {problem}")
 
     def _assign_pools(self) -> tuple[list[Pool], Ints]:
-        allocations, trace, snapshot = self.allocations, self.trace, self._snapshot
+        allocations, trace, snapshot = self.allocations, self.trace, self.snapshot
         rows = np.arange(len(allocations))
         started = allocations.start >= 0
         start = np.maximum(allocations.start, 0)
@@ -195,9 +194,10 @@ class Recording:
         ends = np.append(starts[1:], len(events))[: len(starts)]
         releases: list[ReleasedSegments | int] = []
         for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event, following = int(events[first]), int(actions[events[end - 1] + 1])
-            forced = following in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM) and not self._calls_empty_cache(event)
-            releases.append(ReleasedSegments(event, end - first, forced, self._private_pools(events[first:end])))
+            event, following = int(events[first]), int(events[end - 1]) + 1
+            retry = actions[following] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
+            retry = bool(retry) and self._serves_request(event, following)
+            releases.append(ReleasedSegments(event, end - first, retry, self._private_pools(events[first:end])))
         releases += trace.events(Action.OOM).tolist()
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
 
@@ -219,18 +219,21 @@ class Recording:
         rows = np.argsort(self.allocations.address, kind="stable")
         return rows, self.allocations.address[rows]
 
-    def _calls_empty_cache(self, event: int) -> bool:
-        stack = int(self.trace.stack[event])
-        if stack not in self._empties_cache:
-            names = (frame.name for frame in self._snapshot.stacks.stack(stack))
-            self._empties_cache[stack] = any("empty_cache" in name or "emptyCache" in name for name in names)
-        return self._empties_cache[stack]
+    def _serves_request(self, event: int, following: int) -> bool:
+        """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""
+        trace, reserved = self.trace, self.timeline.reserved
+        if trace.stack[event] != trace.stack[following]:  # PyTorch uses the stack of the request for both events
+            return False
+        if reserved is None or self.limit[0] != self.limit[1] or self.settings.collection_threshold:
+            return True
+        before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
+        return trace.action[following] != Action.SEGMENT_ALLOC or before + int(trace.size[following]) > self.limit[0]
 
     def _limit(self) -> tuple[int, int | None]:
         reserved = self.timeline.reserved
         if reserved is None:
             return 0, None
-        known = self._snapshot.own.device_limits.get(self.device)
+        known = self.snapshot.own.device_limits.get(self.device)
         if known is not None and known >= reserved.bytes.max():
             return known, known
         upper = [
@@ -255,10 +258,6 @@ class Recording:
         allocations, count = self.allocations, len(self.trace)
         requested = (allocations.free_requested >= 0) & (allocations.free_requested < count)
         return int(np.count_nonzero(requested & (allocations.end != allocations.free_requested + 1)))
-
-    def block_sizes(self) -> Ints:
-        """Return the sizes of the blocks of all devices at the end, in bytes."""
-        return self._snapshot.blocks.size
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:

@@ -15,10 +15,9 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.address_ranges import overlap, union
-from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.verification import Verification, verified
+from ipygpumem.snapshot.replay.verification import grade_of_replay, verified
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -148,6 +147,19 @@ class Replay:
                 limit = middle if failing < middle < passing else (passing + failing) // 2
         return passing
 
+    def fits(self, capacity: int) -> bool | None:
+        """Return whether a limit of reserved memory serves all requests; None if it depends on unknown addresses.
+
+        Longer recordings than ``is_short`` are replayed for one of the possible orders of addresses only.
+        """
+        if capacity < self.allocated_peak or not self.is_short:
+            return self.smallest_capacity <= capacity
+        orders = (False,) if self.settings.expandable else (False, True)
+        outcomes = {
+            not self._run_again(limit=capacity, **_SIMULATED, descending=descending).failures for descending in orders
+        }
+        return outcomes.pop() if len(outcomes) == 1 else None
+
     @cached_property
     def waste(self) -> UnusedMemory:
         """Reserved memory that contains no requested bytes at the peak of reserved memory."""
@@ -254,7 +266,7 @@ def replay(
         if as_recorded
         else run(recording, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
     )
-    grade, reason = _grade(recording, verification, chosen, as_recorded=as_recorded)
+    grade, reason = grade_of_replay(recording, verification, chosen, as_recorded=as_recorded)
     events = result.allocator.events
     mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
     return Replay(
@@ -273,28 +285,3 @@ def replay(
         _run=result,
         _recorded=as_recorded,
     )
-
-
-def _grade(
-    recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
-) -> tuple[str, str]:
-    if verification.difference:
-        error = size(verification.largest_error)
-        reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "
-        return "approximate", f"{reason}reserved memory differs by up to {error})"
-    if as_recorded:
-        return "exact", ""
-    reasons = []
-    older = len(recording.initial.blocks)
-    if older:
-        reasons.append(f"the addresses of {many(older, 'block')} from before the recording are kept")
-    pending = recording.cross_stream_frees()
-    if pending:
-        reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
-    if any(pool.private for pool in recording.pools):
-        reasons.append("there are private pools, whose use by CUDA graphs is unknown")
-    if reasons:
-        return "approximate", "; ".join(reasons)
-    if settings.expandable:
-        return "exact", ""
-    return "range", "the addresses of new segments are unknown"

@@ -94,12 +94,7 @@ class ReplayRun:
 
     def allocated(self) -> Ints:
         """Return the total size in bytes of the blocks in use before the first event and after each event."""
-        allocations = self.recording.allocations
-        change = np.zeros(len(self.recording.trace) + 2, np.int64)
-        sizes = np.asarray(self.sizes, np.int64)
-        np.add.at(change, allocations.start + 1, sizes)
-        np.subtract.at(change, allocations.end + 1, sizes)
-        return np.cumsum(change, out=change)[:-1]
+        return self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
 
     def fail(self, event: int, rounded: int) -> None:
         """Add a failed request."""

@@ -29,6 +29,7 @@ SETTINGS = (
 """Settings that are compared by default, in addition to PyTorch's default settings."""
 _LARGE_SEGMENT_VERSION = (2, 11)
 """First version of PyTorch with ``large_segment_size_mb``."""
+_ORDER = {True: 0, None: 1, False: 2}
 _WORTHWHILE = 0.05
 """Smallest relative saving for which a setting is recommended."""
 
@@ -42,7 +43,8 @@ class Alternative:
         replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
         peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
             save less than 5%.
-        fits: Whether all requests are served within `SettingsComparison.limit`; None if there is no limit.
+        fits: Whether all requests are served within `SettingsComparison.limit`; None if there is no limit, or if it
+            depends on the unknown addresses of new segments.
     """
 
     settings: str
@@ -109,9 +111,11 @@ class SettingsComparison:
 
     @property
     def missing(self) -> int:
-        """Bytes by which the limit would have to be raised so that the best setting fits; 0 if any setting fits."""
-        smallest = min(item.replay.smallest_capacity for item in (self.recorded, *self.alternatives))
-        return 0 if self.limit is None else max(smallest - self.limit, 0)
+        """Bytes by which the limit would have to be raised so that the best setting fits; 0 if any setting may fit."""
+        items = (self.recorded, *self.alternatives)
+        if self.limit is None or any(item.fits is not False for item in items):
+            return 0
+        return max(min(item.replay.smallest_capacity for item in items) - self.limit, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON-serializable data. Sizes are in bytes."""
@@ -160,8 +164,7 @@ def compare_settings(
         peak, recorded_peak = result.reserved_peak, verification.run.allocator.peak
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded_peak
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        fits = None if limit is None else result.failure is None if collects else result.smallest_capacity <= limit
-        return Alternative(text or "", result, peaks, fits)
+        return Alternative(text or "", result, peaks, None if limit is None else result.fits(limit))
 
     texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     recorded = alternative(None)
@@ -172,7 +175,7 @@ def compare_settings(
         if setting != unchanged:
             different.setdefault(setting, text)
     others = [alternative(text) for text in different.values()]
-    others.sort(key=lambda item: (item.fits is False, item.peaks[1], item.replay.smallest_capacity))
+    others.sort(key=lambda item: (_ORDER[item.fits], item.peaks[1], item.replay.smallest_capacity))
     blocked = _blocked_request(verification)
     return SettingsComparison(
         snapshot.name,

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.units import size
+from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.recording import Recording, ReplayError
+from ipygpumem.snapshot.replay.recording import Recording
 from ipygpumem.snapshot.replay.run import ReplayRun, run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.segment_history import AllocatorState
-    from ipygpumem.snapshot.model.timeline import Ints, Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_MAX_SECONDS = 10.0
-"""Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
 _PRIME = 1_000_003
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
@@ -68,7 +66,7 @@ def verify(recording: Recording) -> Verification:
             )
     sizes = np.asarray(result.sizes, np.int64)
     final = allocations.block >= 0
-    if (sizes[final] != recording.block_sizes()[allocations.block[final]]).any():
+    if (sizes[final] != recording.snapshot.blocks.size[allocations.block[final]]).any():
         differences.append((len(trace) - 1, "the sizes of the blocks at the end differ"))
     curve = recording.timeline.reserved
     error = 0
@@ -105,30 +103,6 @@ def expected_seconds(timeline: Timeline) -> float:
     return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live + pools)
 
 
-def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
-    """Return ``(state, known)``: the state with block sizes from a replay, and whether these sizes are known."""
-    sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
-    if sizes is None:
-        return state, False
-    blocks = state.blocks.copy()
-    blocks["rounded"] = sizes[blocks["row"]]
-    return replace(state, blocks=blocks), True
-
-
-def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
-    """Return the size of the block of each allocation of a device.
-
-    None if a replay does not reproduce the recording or is expected to take more than ``seconds``.
-    """
-    if expected_seconds(snapshot.timeline(device)) > seconds:
-        return None
-    try:
-        verification = verified(snapshot, device)
-    except ReplayError:
-        return None
-    return None if verification.difference else np.asarray(verification.run.sizes, np.int64)
-
-
 def verified(snapshot: SnapshotData, device: int) -> Verification:
     """Return the verification of a device's recording, which is computed once.
 
@@ -141,3 +115,29 @@ def verified(snapshot: SnapshotData, device: int) -> Verification:
             raise recording.error(recording.problem)
         snapshot.verifications[device] = verify(recording)
     return snapshot.verifications[device]
+
+
+def grade_of_replay(
+    recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
+) -> tuple[str, str]:
+    """Return ``grade`` and ``reason`` of a `Replay`."""
+    if verification.difference:
+        error = size(verification.largest_error)
+        reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "
+        return "approximate", f"{reason}reserved memory differs by up to {error})"
+    if as_recorded:
+        return "exact", ""
+    reasons = []
+    older = len(recording.initial.blocks)
+    if older:
+        reasons.append(f"the addresses of {many(older, 'block')} from before the recording are kept")
+    pending = recording.cross_stream_frees()
+    if pending:
+        reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
+    if any(pool.private for pool in recording.pools):
+        reasons.append("there are private pools, whose use by CUDA graphs is unknown")
+    if reasons:
+        return "approximate", "; ".join(reasons)
+    if settings.expandable:
+        return "exact", ""
+    return "range", "the addresses of new segments are unknown"

@@ -27,14 +27,14 @@ def match(
 ) -> Ints:
     """For each allocation of the first run, return the index of its counterpart in the second run, or -1.
 
-    If the keys of the runs differ, allocations with the same key are matched in order. Workspaces are matched last if
-    all other allocations have the same keys in both runs. Since many allocations have the same key, such as all
-    allocations of a backward pass, those whose size grows by an expected factor are matched first, and then those whose
-    size grows at most as the square of the size of the step.
+    If the keys of the runs differ, allocations with the same key are matched in order: first those that are not
+    workspaces, because workspaces may exist at only some sizes, and then the others. Since many allocations have the
+    same key, such as all allocations of a backward pass, those whose size grows by an expected factor are matched
+    first, and then those whose size grows at most as the square of the size of the step.
 
     ``keys``: Keys of the allocations of both runs, such as numbers of call stacks.
     ``factors``: Factors by which the size of the step grows on each axis from the first run to the second run.
-    ``workspaces``: Masks of the workspaces of both runs, which may exist at only some sizes.
+    ``workspaces``: Masks of the workspaces of both runs.
     """
     if np.array_equal(*keys):
         return np.arange(len(keys[0]))
@@ -51,23 +51,22 @@ def match(
         return first[i] == second[j] and bool(low * before[i] <= after[j] <= high * before[i])
 
     pairs = [(-1, -1), (len(first), len(second))]
-    kept = [np.flatnonzero(~mask) for mask in workspaces]
-    if np.array_equal(keys[0][kept[0]], keys[1][kept[1]]):
-        pairs[1:1] = zip(kept[0].tolist(), kept[1].tolist(), strict=True)
-    for matches in (grows_exactly, grows_plausibly):
+    kept, every = [[np.flatnonzero(~(mask & skip)) for mask in workspaces] for skip in (True, False)]
+    for (own, other), matches in product((kept, every), (grows_exactly, grows_plausibly)):
         found: list[tuple[int, int]] = []
         for (i, j), (next_i, next_j) in pairwise(pairs):
-            gap = range(i + 1, next_i), range(j + 1, next_j)
-            same_keys = [first[row] for row in gap[0]] == [second[row] for row in gap[1]]
-            found += zip(*gap, strict=True) if same_keys else _common(*gap, matches)
+            rows = own[slice(*np.searchsorted(own, [i + 1, next_i]))].tolist()
+            counterparts = other[slice(*np.searchsorted(other, [j + 1, next_j]))].tolist()
+            same_keys = [first[row] for row in rows] == [second[row] for row in counterparts]
+            found += zip(rows, counterparts, strict=True) if same_keys else _common(rows, counterparts, matches)
         pairs = sorted([*pairs, *found])
     result = np.full(len(first), -1, np.int64)
-    rows, counterparts = np.asarray(pairs[1:-1], np.int64).reshape(-1, 2).T
-    result[rows] = counterparts
+    indices = np.asarray(pairs[1:-1], np.int64).reshape(-1, 2)
+    result[indices[:, 0]] = indices[:, 1]
     return result
 
 
-def _common(first: range, second: range, same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
+def _common(first: Sequence[int], second: Sequence[int], same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
     """Return the index pairs of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
     n, m = len(first), len(second)
     history: list[list[int]] = []  # for each number of edits, the furthest position on the diagonals -edits, ..., edits

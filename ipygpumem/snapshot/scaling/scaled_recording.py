@@ -103,7 +103,7 @@ class ScaledStep:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at the size ``first``.
 
-        For workspaces of irregular size, the upper bound is used.
+        The step also fits with the upper bounds of workspaces of irregular size.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string.
         ``margin``: Share of the capacity that must remain unused.
@@ -114,9 +114,10 @@ class ScaledStep:
         accepted = (results.FITS, results.FITS_AFTER_RELEASE) if after_release else (results.FITS,)
 
         def fits(size: int) -> bool:
-            factors = self.model.high
-            requested = self._sizes_levels_and_peak_event(size, factors)[1].max()
-            return bool(requested <= limit) and self._predict(size, limit, settings, factors).outcome in accepted
+            requested = self._sizes_levels_and_peak_event(size, self.model.high)[1].max()
+            bounds: list[Floats | float] = [self.model.high, *([1.0] if np.any(self.model.high > 1) else [])]
+            outcomes = (self._predict(size, limit, settings, factors).outcome for factors in bounds)
+            return bool(requested <= limit) and all(outcome in accepted for outcome in outcomes)
 
         fitting, failing = first - 1, last + 1
         while failing - fitting > 1:
@@ -179,7 +180,14 @@ class ScaledStep:
     def _run(self, requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> ReplayRun:
         chosen = settings or requests.settings
         by_fraction = chosen.collection_threshold > 0
-        return run(requests, chosen, limit=limit, by_fraction=by_fraction, keep_older=self.keeps_state)
+        return run(
+            requests,
+            chosen,
+            limit=limit,
+            by_fraction=by_fraction,
+            keep_older=self.keeps_state,
+            descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
+        )
 
     def _check(self, size: int | Sequence[int]) -> Size:
         checked = _check_size(size)

@@ -103,7 +103,8 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
 
 
 _TOLERANCE = 0.01  # relative error up to which the size of a workspace agrees with a polynomial
-_SMALLEST_SHARE = 0.25  # share of the largest size below which a run is not used for the bounds of a workspace
+_SMALLEST_SHARE = 0.5  # share of the largest size below which a run is not used for the bounds of a workspace
+_SMALL_CONSTANT = 0.15  # share of the largest size of a workspace up to which a constant part is not a coincidence
 _ENOUGH = 3  # number of sizes from which values on a line are not considered a coincidence
 
 
@@ -127,6 +128,8 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
         if line is None:
             line = 0.0, values[-1] / math.prod(sizes[-1])
             low[row], high[row] = _bounds(sizes, np.maximum(values, 0))
+        elif _TOLERANCE < line[0] / max(values[-1], 1) <= _SMALL_CONSTANT:  # the size may also be proportional
+            high[row] = _bounds(sizes, np.maximum(values, 0))[1] * values[-1] / (values[-1] - line[0])
         grid = np.ones(())
         for points in model.nodes:
             grid = np.multiply.outer(grid, points)
@@ -138,7 +141,7 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
 def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] | None:
     """Return the value at 0 and the slope of a line through the values at the largest sizes; None if there is no line.
 
-    Two different sizes are enough if the value is constant or proportional to the size.
+    Two different sizes are enough if the value is constant or nearly proportional to the size.
     """
     last, value = sizes[-1], values[-1]
     for first in range(len(sizes) - 1):
@@ -147,7 +150,8 @@ def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] 
             continue
         slope = (value - values[first]) / (last - sizes[first])
         constant = value - slope * last
-        simple = min(abs(value - values[first]), abs(constant)) <= _TOLERANCE * value
+        is_constant = abs(value - values[first]) <= _TOLERANCE * value
+        simple = is_constant or -_TOLERANCE * value <= constant <= _SMALL_CONSTANT * value
         pairs = zip(sizes[first:], values[first:], strict=True)
         on_line = all(abs(constant + slope * size - item) <= _TOLERANCE * max(item, 1) for size, item in pairs)
         if on_line and slope >= 0 and (simple or different >= _ENOUGH):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import replace
 from functools import cached_property
 
@@ -16,6 +17,8 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 _TOP_LEVEL = ("<module>", "<cell line")
 """Names of the top-level code of a module or a notebook cell, which depend on the version of IPython."""
+_MAX_NESTED = 3
+"""Maximum number of workspaces that are allocated and freed while another workspace exists."""
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
 _OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper)$")
@@ -77,10 +80,23 @@ class StepRecording:
 
     @cached_property
     def is_workspace(self) -> NDArray[np.bool_]:
-        """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are."""
-        allocations = self.timeline.allocations
-        following = np.append(allocations.start[self.rows[1:]], self.last + 1)
-        result: NDArray[np.bool_] = allocations.end[self.rows] < following[: len(self.rows)]
+        """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are.
+
+        Workspaces of the same call stack may exist within this time: a reduction has a buffer and semaphores.
+        """
+        columns = ("start", "end", "stack")
+        start, end, stack = (getattr(self.timeline.allocations, name)[self.rows].tolist() for name in columns)
+        result = np.zeros(len(start), np.bool_)
+        later: list[int] = []  # allocations after the current one, each of which is freed after all before it
+        for row in range(len(start) - 1, -1, -1):
+            while later and end[later[-1]] <= end[row]:
+                later.pop()
+            following = later[-1] if later else len(start)
+            is_nested = following == len(start) or start[following] > end[row]
+            if end[row] <= self.last and is_nested:
+                inside = stack[row + 1 : bisect_left(start, end[row])]
+                result[row] = len(inside) <= _MAX_NESTED and inside.count(stack[row]) == len(inside)
+            later.append(row)
         return result
 
     def live_at_own_peak(self) -> Ints:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
+from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
-from ipygpumem.snapshot.replay.verification import verified, with_block_sizes
+from ipygpumem.snapshot.replay.verification import verified
 from ipygpumem.snapshot.scaling.leftovers import Leftovers
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording

@@ -188,6 +188,21 @@ def test_largest_size(fake_gpu):
         ipygpumem.fit(step, range(1, 65), on="100 MiB")
 
 
+def test_unreachable_tensors_of_the_program(fake_gpu):
+    """Tensors in unreachable reference cycles, such as those of an old traceback, are freed before the first run."""
+    torch.cuda.init()
+    cycle = [torch.empty((110 * GIB,), dtype=torch.uint8, device="cuda")]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del cycle
+        result = ipygpumem.fit(lambda batch: torch.empty((batch * GIB,), dtype=torch.uint8, device="cuda").dim())
+    finally:
+        gc.enable()
+    assert "reference cycles" not in str(result)
+    assert max(probe.allocated for probe in result.probes) <= result.capacity / 4
+
+
 def test_other_processes(fake_gpu):
     """The memory of other processes is neither used nor counted."""
 

@@ -141,6 +141,19 @@ def test_kernels_of_a_gpu():
     assert saved(module) < 48, "the weights of attention would need 64 MiB"
 
 
+@pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (3, 1), (3, 8)])
+def test_workspaces_of_convolutions(kernel, groups):
+    """Convolutions on tensor cores convert the input, the output and the weights to channels_last."""
+    layer = nn.Conv2d(8, 16, kernel, padding=kernel // 2, bias=False, groups=groups)
+
+    def step(batch):
+        layer(torch.ones(batch, 8, 64, 64))
+
+    phases = {group.label: group.bytes for group in dry(step).breakdown(64, by="phase")}
+    workspace = (64 * (8 + 16) * 64 * 64 + 9 * 8 * 16) * 4 if (kernel, groups) == (3, 1) else 0
+    assert phases.get("library workspaces", 0) == workspace
+
+
 def test_autocast():
     """On a machine without a GPU, autocast for CUDA has the effect that it has on a GPU."""
     first, norm = nn.Linear(64, 64, bias=False), nn.LayerNorm(64)
@@ -416,7 +429,7 @@ def test_tensors_that_remain():
     [
         ({"device": None}, "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'"),
         ({"device": "cuda:0"}, "this machine has no GPU 'cuda:0': pass the memory"),
-        ({"device": "600 MiB"}, "'600 MiB' is less than the memory that CUDA itself uses"),
+        ({"device": "600 MiB"}, "'600 MiB' is less than the 690.0 MiB that CUDA itself uses: pass"),
         ({"device": "much"}, "much"),
         ({"on": "24 GiB"}, "device='24 GiB' requires dry=True, and cannot be combined with on"),
         ({"dry": False}, "device='24 GiB' requires dry=True"),

@@ -109,7 +109,27 @@ class Parameters(Program):
             layer.weight = nn.Parameter(layer.weight.detach() - 1e-3 * layer.weight.grad)
 
 
-@pytest.mark.parametrize("kind", [Data, Attributes, Views, Parameters])
+def returning(value):
+    return lambda: value
+
+
+class Functions(Program):
+    """Functions that refer to replaced tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.update()
+
+    def tensors(self):
+        return [*self.model.parameters(), *(function() for function in self.state.values())]
+
+    def update(self):
+        for key, parameter in enumerate(self.parameters):
+            value = 0.1 * parameter.detach()
+            self.state[key] = (lambda value=value: value) if key % 2 else returning(value)
+
+
+@pytest.mark.parametrize("kind", [Data, Attributes, Views, Parameters, Functions])
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_replaced_tensors(allocations, kind, error):
     """They do not count, as in other steps of the program, and are restored, also if a later run is interrupted."""

@@ -11,6 +11,7 @@ import copy
 import functools
 import gc
 import itertools
+import multiprocessing
 import os
 import pickle
 import queue
@@ -32,6 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import ipygpumem
 from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.core.introspection import gc_paused
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.measurement.allocation_history import AllocationHistory
 from ipygpumem.measurement.runtime import current
@@ -214,6 +216,7 @@ def test_side_effects(allocations, tmp_path, error, dry):
 
 def test_hooks_and_state_of_the_process(allocations, monkeypatch):
     layer, variable, numbers_view = nn.Linear(8, 8), contextvars.ContextVar("variable"), torch.arange(4.0)
+    shared, generator = multiprocessing.Value("i", 3), np.random.default_rng(0)
     monkeypatch.setenv("CHANGED_BY_THE_STEP", "0")
     accelerate = types.ModuleType("accelerate.state")
     accelerate.GradientState = type("GradientState", (), {"_shared_state": {}})
@@ -221,6 +224,11 @@ def test_hooks_and_state_of_the_process(allocations, monkeypatch):
 
     def step(batch):
         variable.set(variable.get(0) + 1)
+        shared.value += batch
+        generator.bit_generator._seed_seq.spawn(2)  # as Generator.spawn of NumPy 1.25
+        torch._C._set_deterministic_algorithms(True, warn_only=False)  # the public function imports the compiler
+        torch.set_default_dtype(torch.float64)
+        torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = True
         os.environ["CHANGED_BY_THE_STEP"] = os.environ["ADDED_BY_THE_STEP"] = "1"
         sys.modules["accelerate.state"].GradientState._shared_state["batch"] = batch
         numbers_view.data = numbers_view.data.view(torch.int32)
@@ -228,9 +236,12 @@ def test_hooks_and_state_of_the_process(allocations, monkeypatch):
         layer.weight.register_post_accumulate_grad_hook(lambda _: None)
         module.register_module_forward_hook(lambda *_: None)
         optimizer_module.register_optimizer_step_post_hook(lambda *_: hook)
-        layer(torch.randn(batch, 8)).sum().backward()
+        layer(torch.randn(batch, 8, dtype=torch.float32)).sum().backward()
 
     assert not ipygpumem.fit(step, range(1, 17)).refusal
+    assert (shared.value, generator.bit_generator._seed_seq.n_children_spawned) == (3, 0)
+    assert (torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype()) == (False, torch.float32)
+    assert not (torch.backends.cudnn.benchmark or torch.backends.cudnn.deterministic)
     assert (variable.get(None), numbers_view.dtype) == (None, torch.float32)
     assert (os.environ["CHANGED_BY_THE_STEP"], "ADDED_BY_THE_STEP" in os.environ) == ("0", False)
     assert not accelerate.GradientState._shared_state
@@ -348,6 +359,34 @@ def test_state_after_an_interrupt_outside_the_step(allocations, default_handler,
     assert not (optimizer_module._global_optimizer_pre_hooks or module._global_forward_pre_hooks)
 
 
+class InterruptingCycle:
+    """A reference cycle. An interrupt arrives while the garbage collector frees it."""
+
+    def __init__(self):
+        self.cycle = self
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("dry", [{}, {"dry": True, "device": "24 GiB"}], ids=["run", "dry"])
+def test_interrupt_during_garbage_collection(allocations, default_handler, dry):
+    """The interrupt ends the command, although Python ignores exceptions in finalizers."""
+    batches = []
+
+    def step(batch):
+        batches.append(torch.ones(batch))
+        if len(batches) == 2:
+            InterruptingCycle()
+
+    with gc_paused(), pytest.raises(KeyboardInterrupt) as raised:  # there are no automatic collections
+        ipygpumem.fit(step, SIZES, **dry)
+    assert "collect_garbage" in [entry.name for entry in raised.traceback]
+    assert batches == []
+    (search,) = (entry.frame for entry in raised.traceback if entry.name == "run" and "runs" in entry.frame.f_locals)
+    assert search.f_locals["runs"].gi_frame is None, "a finalizer of the generator would ignore an interrupt"
+
+
 def test_recording_that_cannot_be_replayed(allocations, monkeypatch):
     def fail(*_):
         raise ReplayError("1 allocations or frees are missing")
@@ -379,9 +418,9 @@ REFERENCES = {
     "zip": lambda state: (zip(itertools.repeat(state)), lambda value: next(value)[0]),
     "nullcontext": lambda state: (contextlib.nullcontext(state), lambda value: value.enter_result),
     "ExitStack": lambda state: (_exit_stack(state), lambda value: value._exit_callbacks[0][1].__self__.enter_result),
-    "globals": lambda state: (_set_global(state), lambda _: globals()["STATE"]),
-    "getattr": lambda state: (_set_global(state), lambda _: getattr(sys.modules[__name__], "STATE")),  # noqa: B009
-    "eval": lambda state: (_set_global(state), lambda _: eval("STATE['holder'].__dict__")),  # noqa: S307
+    "globals": lambda state: (_set_global("FIRST", state), lambda _: globals()["FIRST"]),
+    "getattr": lambda state: (_set_global("SECOND", state), lambda _: getattr(sys.modules[__name__], "SECOND")),  # noqa: B009
+    "eval": lambda state: (_set_global("THIRD", state), lambda _: eval("THIRD['holder'].__dict__")),  # noqa: S307
     "configuration of transformers": lambda state: (_configuration(state), lambda value: value.state),
 }
 
@@ -399,8 +438,8 @@ def _exit_stack(state):
     return stack
 
 
-def _set_global(state):
-    globals()["STATE"] = state
+def _set_global(name, state):
+    globals()[name] = state
 
 
 def _thread_local(state):
@@ -462,28 +501,38 @@ def _context_variable(state):
     return variable
 
 
-@pytest.mark.parametrize("name", REFERENCES)
-def test_state_in_objects_of_libraries(allocations, name):
+def test_state_in_objects_of_libraries(allocations):
     """A model, a counter and an array are restored, through whatever object the step refers to them."""
-    holder = argparse.Namespace(counter=0, values=array.array("d", [1.0]), model=nn.BatchNorm1d(8))
-    value, get = REFERENCES[name](vars(holder) | {"holder": holder})
+    holders = [
+        argparse.Namespace(counter=0, values=array.array("d", [1.0]), model=nn.BatchNorm1d(8)) for _ in REFERENCES
+    ]
+    references = [
+        refer(vars(holder) | {"holder": holder}) for refer, holder in zip(REFERENCES.values(), holders, strict=True)
+    ]
     nonlocal_counter = 0
 
     def step(batch):
         nonlocal nonlocal_counter
         nonlocal_counter += 1
-        state = get(value)
-        state["counter"] += 1
-        state["values"][0] += 1
-        state["model"](torch.randn(batch + 1, 8)).sum().backward()
+        for value, get in references:
+            state = get(value)
+            state["counter"] += 1
+            state["values"][0] += 1
+            state["model"](torch.randn(batch + 1, 8)).sum().backward()
 
     result = ipygpumem.fit(step, range(1, 17))
     assert not result.refusal
-    state = get(value)
-    assert (nonlocal_counter, state["counter"], list(state["values"])) == (0, 0, [1.0])
-    assert not state["model"].num_batches_tracked
-    assert not state["model"].running_mean.any()
-    assert state["model"].weight.grad is None
+    assert nonlocal_counter == 0
+    states = [get(value) for value, get in references]
+    changed = [
+        name
+        for name, state in zip(REFERENCES, states, strict=True)
+        if (state["counter"], list(state["values"])) != (0, [1.0])
+        or state["model"].num_batches_tracked
+        or state["model"].running_mean.any()
+        or state["model"].weight.grad is not None
+    ]
+    assert not changed
 
 
 def test_state_in_modules_of_the_user(allocations, tmp_path, monkeypatch):
@@ -531,8 +580,13 @@ def test_tensors_with_special_state(allocations, tmp_path):
     batches = DataLoader(range(8), shuffle=True, generator=loader)
     numbers = [type("Random", (random.Random,), {})(3), random.SystemRandom()]
     mapped = np.memmap(tmp_path / "tokens", np.uint8, "w+", shape=1000)
+    slope = torch.ones((), requires_grad=True)
+    with pytest.warns(UserWarning, match="create_graph=True"):
+        slope.square().backward(create_graph=True)
 
     def step(batch):
+        slope.grad = None
+        slope.square().backward()
         total.add_(layer(torch.randn(batch, 8)).sum())
         view.add_(1)
         flat.add_(1)
@@ -543,6 +597,8 @@ def test_tensors_with_special_state(allocations, tmp_path):
     states = loader.get_state(), numbers[0].getstate()
     result = ipygpumem.fit(step, SIZES)
     assert not result.refusal
+    assert torch.autograd.grad(slope.grad, slope)[0] == 2, "the graph of the gradient still exists"
+    slope.grad = None  # the gradient refers to the tensor
     assert total.is_leaf
     assert not total.requires_grad
     assert total == 0

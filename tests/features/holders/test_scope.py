@@ -202,6 +202,61 @@ def test_fast_search_keeps_no_tensor_alive(search):
         gc.enable()
 
 
+class KeepingFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = [torch.ones(100 + i) for i in range(5)]
+        return x * 1
+
+
+def lists_of_tensors(search):
+    """Return variables that refer to lists of tensors, some of which have other names or other properties."""
+    tensors = [[search.tensor(i) for i in range(5)] for _ in range(10)]
+    weight, optimizer = search.parameter(), torch.optim.SGD([search.parameter()])
+    optimizer.state[optimizer.param_groups[0]["params"][0]]["history"] = [search.tensor() for _ in range(5)]
+    tensors[3][1].note = [search.tensor()]
+    return {
+        "plain": tensors[0],
+        "first": tensors[1],
+        "second": tensors[1],
+        "x": tensors[2][1],
+        "named": tensors[2],
+        "attributes": tuple(tensors[3]),
+        "storage": tensors[4][0].untyped_storage(),
+        "alias": torch.empty(0).set_(tensors[4][1]),
+        "shared": tensors[4],
+        "optimizer": optimizer,
+        "history": optimizer.state,
+        "loss": sum((tensor * weight).sum() for tensor in (search.tensor(), *tensors[5][:1])),
+        "saved": [search.tensor() for _ in range(5)],
+        "kept": KeepingFunction.apply(weight),
+        "deep": functools.reduce(lambda value, i: {f"k{i}": value}, range(14), tensors[6]),
+        "views": [tensor[1:] for tensor in tensors[7]],
+        "large": [torch.ones(1000).resize_(5) for _ in range(5)],
+        "parameters": [search.parameter() for _ in range(5)],
+        "sparse": [torch.eye(9).to_sparse() for _ in range(5)],
+        "mixed": [search.tensor(), "a", torch.ones(3, device="meta"), search.tensor(), 5],
+    }
+
+
+def test_elements_of_lists_have_the_same_names_as_if_searched_one_by_one(search, monkeypatch):
+    variables = lists_of_tensors(search)
+    results = []
+    for minimum in (3, 1000):
+        monkeypatch.setattr(tracked_objects, "_MIN_LONG", minimum)
+        near = search.result(variables, *search.distant_roots(__name__), unnamed_share=lambda _: 0.0)
+        results.append(sorted(repr((storage.info, *storage[2:])) for storage in near.storages))
+    assert results[0] == results[1]
+    assert len(results[0]) > 60
+
+
+def test_elements_of_lists_are_not_searched_one_by_one(search):
+    variables = {"list": [search.tensor() for _ in range(500)]}
+    near = search.result(variables, *search.distant_roots(__name__), unnamed_share=lambda _: 0.0)
+    assert {storage.info.name for storage in near.storages} == {f"list[{i}]" for i in range(500)}
+    assert near.objects < 100
+
+
 # the rest of the heap
 
 
@@ -294,6 +349,18 @@ def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
 def test_names_are_found_if_reading_takes_longer_than_the_limit(fake_gpu, slow_reading):
     result = find({"x": ones(100 * MIB)}, limit=0.005)
     assert (names(result), result.complete) == (["x"], False)
+
+
+def test_local_variables_of_user_code_are_found_first(fake_gpu, slow_reading):
+    """Allocations often fail in a function whose local variables hold most of the memory."""
+
+    def step():
+        x = ones(100 * MIB)
+        return find({"data": nested(50, 0), "y": ones(30 * MIB)}, limit=0.005), x
+
+    result, _ = step()
+    assert "step() x" in names(result)[0]
+    assert not result.complete
 
 
 def test_partial_result_states_remaining_bytes(fake_gpu, slow_reading):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import sys
 from dataclasses import replace
@@ -133,8 +134,11 @@ def compiled_autograd(compile_code):
 
 @pytest.fixture
 def compile_code():
+    """Pause the garbage collector: Dynamo counts the frames of functions in `gc.callbacks`, such as Hypothesis's."""
     torch._dynamo.reset()
+    gc.disable()
     yield functools.partial(torch.compile, backend="eager")
+    gc.enable()
     torch._dynamo.reset()
 
 

@@ -50,6 +50,17 @@ def test_default_settings(capsys):
     assert "\nThese settings have no effect on the requests: max_split_size_mb:512.\n" in output
 
 
+def test_result_depends_on_addresses(capsys):
+    file, setting = str(DATA / "collection.pickle.xz"), "roundup_power2_divisions:4"
+    _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1250MiB")
+    assert output.splitlines()[3].endswith("1,252 MiB  depends on addresses")
+    assert "\nWhether one of these settings is enough depends on the addresses of new segments.\n" in output
+    _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1200MiB")
+    assert output.splitlines()[3].endswith("out of memory")
+    _, output, _ = shell(capsys, str(DATA / "gpt_two_sizes.pickle.xz"), "--set", setting, "--capacity", "10MiB")
+    assert output.splitlines()[3].endswith("818 MiB  out of memory"), "blocks older than the recording need 594 MiB"
+
+
 def test_capacity_and_json(capsys):
     status, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--capacity", "1875MiB", "--json")
     result = json.loads(output)

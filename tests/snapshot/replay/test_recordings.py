@@ -13,13 +13,13 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.stacks import StackTable
 from ipygpumem.snapshot.queries import overview
-from ipygpumem.snapshot.replay import result, verification
+from ipygpumem.snapshot.replay import block_sizes, result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
 from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import verified
 from snapshot import files
@@ -213,12 +213,46 @@ def test_settings_are_compared():
 
 
 def test_files_whose_replay_would_take_very_long(monkeypatch):
+    monkeypatch.setattr(overview, "_MAX_SECONDS", 0)
+    monkeypatch.setattr(block_sizes, "_MAX_SECONDS", 0)
     snapshot = files.snapshot("oom_fragmented")
+    snapshot.clear_caches()
     assert "allocated memory by at least 108.5 MiB (6%)" in snapshot.summary()
-    monkeypatch.setattr(overview, "_MAX_SECONDS", 0.01)
-    monkeypatch.setattr(verification, "_MAX_SECONDS", 0.01)
-    assert "fragmentation: at least" not in snapshot.summary()
-    assert snapshot.fragmentation(1000).derived
+    assert not snapshot.fragmentation(1000).derived
+    assert not snapshot.verifications  # the sizes of the blocks follow from their addresses
+    for name in ("max_split", "cuda_graphs"):
+        assert "fragmentation:" not in files.snapshot(name).summary()
+        assert files.snapshot(name).fragmentation(500).derived
+
+
+@pytest.mark.parametrize("name", [*files.NAMES, "collection", "cnn_steps", "variable_lengths_oom"])
+def test_sizes_of_blocks_follow_from_addresses(name):
+    recording = files.raw(name)
+    events = len(recording["device_traces"][0])
+    for first in (0, events // 3):
+        snapshot = Snapshot.load({**recording, "device_traces": [recording["device_traces"][0][first:]]})
+        replayed = verified(snapshot, 0).run.sizes.tolist()
+        assert replayed == block_sizes.block_sizes(snapshot, 0, 10).tolist()
+        old_blocks_freed = (
+            (snapshot.timeline().allocations.start < 0) & (snapshot.timeline().allocations.block < 0)
+        ).any()
+        snapshot.clear_caches()
+        block_sizes.block_sizes(snapshot, 0, 10)
+        assert not snapshot.verifications or (first and old_blocks_freed)
+    sizes = np.asarray(replayed)
+    assert (sizes > AllocatorSettings().round(snapshot.timeline().allocations.size)).any()  # remainders of up to 1 MiB
+
+
+def test_sizes_of_blocks_that_contradict_addresses():
+    snapshot = Snapshot.load(files.raw("oom_fragmented"))
+    allocations = snapshot.timeline().allocations
+    new = (allocations.start >= 0) & (allocations.block >= 0)
+    for rows in (np.flatnonzero(new & (allocations.size > MIB)), np.flatnonzero(new & (allocations.size <= MIB))):
+        snapshot.clear_caches()
+        snapshot.blocks.size[allocations.block[rows[0]]] += 512
+        assert block_sizes.block_sizes(snapshot, 0, 10) is None
+        assert snapshot.verifications[0].difference.endswith("the sizes of the blocks at the end differ")
+        snapshot.blocks.size[allocations.block[rows[0]]] -= 512
 
 
 def test_default_pools_of_streams():
@@ -230,10 +264,29 @@ def test_default_pools_of_streams():
     assert [recording.default_pool(-5, size) for size in (MIB + 1, MIB)] == [0, 1]
 
 
-def test_many_releases_streams_and_failed_requests(monkeypatch):
-    """The work on a hostile file is proportional to its size: replays are omitted, and a stack is read once."""
-    frames = [{"filename": "a.py", "line": 1, "name": "empty_cache"}]
-    base = {"addr": 1 << 40, "size": 2 * MIB, "stream": 0, "frames": frames}
+@pytest.mark.parametrize(
+    ("line", "limit", "retry"), [(1, None, False), (2, None, True), (2, 100 * MIB, True), (2, 170 * MIB, False)]
+)
+def test_empty_cache_before_a_request(line, limit, retry):
+    """``empty_cache`` does not record its own stack if only allocations have stacks."""
+
+    def event(action, line, size):
+        frames = [{"filename": "a.py", "line": line, "name": "f"}]
+        return {"action": action, "addr": 1 << 40, "size": size * MIB, "stream": 0, "frames": frames, "time_us": 0}
+
+    actions = ("segment_alloc", "alloc", "free_requested", "free_completed")
+    events = [event(action, 1, 80) for action in actions]
+    events += [event("segment_free", line, 80), event("segment_alloc", 2, 70), event("alloc", 2, 70)]
+    block = {"address": 1 << 40, "size": 70 * MIB, "requested_size": 70 * MIB, "state": "active_allocated"}
+    segment = {"device": 0, "address": 1 << 40, "total_size": 70 * MIB, "blocks": [block]}
+    limits = {} if limit is None else {"ipygpumem": {"devices": [{"limit": limit}]}}
+    recording = Recording(Snapshot.load({"segments": [segment], "device_traces": [events], **limits}), 0)
+    assert [item.retry for item in recording.special] == [retry]
+
+
+def test_many_releases_streams_and_failed_requests():
+    """The work on a hostile file is proportional to its size: replays are omitted."""
+    base = {"addr": 1 << 40, "size": 2 * MIB, "stream": 0, "frames": []}
     release = [{**base, "action": "segment_free"}, {**base, "action": "segment_alloc"}]
     events = [{**base, "action": "segment_alloc"}]
     for stream in range(1000):
@@ -249,12 +302,18 @@ def test_many_releases_streams_and_failed_requests(monkeypatch):
     }
     snapshot = Snapshot.load({"segments": [segment], "device_traces": [events]})
     assert verification.expected_seconds(snapshot.timeline(0)) > 1.5
-    walks = []
-    stack = StackTable.stack
-    monkeypatch.setattr(StackTable, "stack", lambda table, number: walks.append(number) or stack(table, number))
     recording = Recording(snapshot, 0)
-    releases = [item for item in recording.special if not isinstance(item, int)]
-    assert (len(releases), any(item.retry for item in releases), len(walks)) == (20, False, 1)
+    assert len([item for item in recording.special if not isinstance(item, int)]) == 20
+
+
+def test_expandable_segments_from_before_the_recording():
+    """If the option is disabled, their free memory serves no requests."""
+    recording = files.raw("two_streams_expandable")
+    recording["device_traces"][0] = recording["device_traces"][0][3000:]
+    replayed = Snapshot.load(recording).replay("")._run
+    new = np.flatnonzero(replayed.recording.allocations.start >= 0)
+    assert len(replayed.allocator.ranges)
+    assert not any(replayed.allocator._in_range(replayed.addresses[row]) for row in new)
 
 
 def test_expandable_segments_with_many_unmapped_blocks(monkeypatch):

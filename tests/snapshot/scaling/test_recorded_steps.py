@@ -75,6 +75,16 @@ def test_convolutions():
         assert prediction.reserved == replay.reserved.bytes[window].max()
 
 
+def test_reserved_memory_depends_on_addresses():
+    """Training of ResNet-50. Free blocks of the same size are chosen by address, and cudaMalloc's addresses descend."""
+    snapshot, middle = Snapshot.load(files.path("resnet_steps")), 2605
+    runs = [(256, StepRecording(snapshot, 0, -1, middle)), (512, StepRecording(snapshot, 0, middle))]
+    for size, step in runs:
+        prediction = ScaledRecording.from_recordings(runs, state=InitialState.at(snapshot, 0, step.first)).predict(size)
+        window = slice(step.first + 1, step.last + 2)
+        assert prediction.reserved == snapshot.replay().reserved.bytes[window].max()
+
+
 def test_other_sizes_of_a_long_recording():
     """At 1,024 tokens and more, the backward pass makes further allocations, which do not exist at the peak."""
     recorded = steps("gpt_100k")

@@ -311,6 +311,30 @@ def test_allocations_that_differ_are_matched_by_their_growth():
     assert scaled.deviation(30, last).unmatched == ()
 
 
+def test_buffers_of_reductions_are_not_matched_with_gradients():
+    """From a certain size on, reductions allocate a buffer, in whose lifetime a small workspace exists."""
+
+    def step(recorder, size):
+        kept = [recorder.alloc(size * 20 * MIB, line(layer)) for layer in range(6)]
+        gradients = []
+        for address in reversed(kept):
+            if size >= 8:
+                buffer = recorder.alloc(size * 3 * MIB // 2, BACKWARD)
+                recorder.free(recorder.alloc(size * 16, BACKWARD))
+                recorder.free(buffer)
+            gradients.append(recorder.alloc(3 * MIB, BACKWARD))
+            recorder.free(address)
+        for address in (recorder.alloc(400 * MIB, line(8)), *gradients):
+            recorder.free(address)
+
+    recorder = Recorder().run(step, 2, 4, 8, 30)
+    *small, (_, last) = recorder.steps()
+    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    assert scaled.reasons == ()
+    assert [deviation.error for deviation in scaled.deviations] == [0, 0, 0]
+    assert scaled.predict(30).requested == recorder.peaks[-1][0]
+
+
 def with_workspace(workspaces):
     """Return a step with a workspace at the peak, which exists only at sizes for which its size in MiB is given."""
 
@@ -332,6 +356,7 @@ def with_workspace(workspaces):
         {2: 40, 8: 24, 16: 32, 24: 48, 96: 192},  # proportional from 16 on
         {2: 40, 4: 8, 8: 24, 16: 12, 24: 12, 96: 12},  # constant from 16 on
         {4: 60, 8: 24, 12: 22, 16: 26, 24: 34, 96: 106},  # 10 MiB plus 1 MiB per unit from 12 on
+        {2: 40, 8: 24, 16: 17, 24: 25, 96: 97},  # 1 MiB plus 1 MiB per unit at two sizes
     ],
 )
 def test_workspaces_of_algorithms_that_depend_on_the_size(workspaces):

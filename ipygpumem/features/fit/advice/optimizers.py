@@ -89,7 +89,7 @@ def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | N
     """Return the update of an optimizer with other options; None if it lacks an option or already uses all of them."""
     torch = sys.modules["torch"]
     on_gpu = any(parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"])
-    with nullcontext() if on_gpu else cuda_kernels(torch, lambda tensor: tensor):
+    with nullcontext() if on_gpu else cuda_kernels(torch):
         groups = [{**group, **selected_foreach(group)} for group in optimizer.param_groups]
         if any(name not in group for group in groups for name in options):
             return None

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from ipygpumem.core.introspection import attempt
+
 _FLOAT32_OPERATIONS = (
     "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus",
     "layer_norm", "native_layer_norm", "group_norm", "norm", "cosine_similarity", "nll_loss", "nll_loss2d",
@@ -37,25 +39,16 @@ _LSTM = 2
 
 
 @contextlib.contextmanager
-def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace operations by those for a GPU, and map the device ``cuda`` to host memory.
-
-    ``copy`` is a function that returns a copy of a tensor without its data.
-    """
+def cuda_kernels(torch: Any) -> Iterator[None]:
+    """Replace operations by those for a GPU, and map the device ``cuda`` to host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
-    group_tensors = optimizers.Optimizer._group_tensors_by_device_and_dtype
     autocast: Any = import_module("torch.amp.autocast_mode").autocast
     enter = autocast.__init__
     own_thread = threading.get_ident()
 
     def is_step() -> bool:
         return threading.get_ident() == own_thread  # the patches must not affect other threads
-
-    def group_copies(lists: Any, *args: Any, **options: Any) -> Any:
-        if not is_step():
-            return group_tensors(lists, *args, **options)
-        return group_tensors([[copy(tensor) for tensor in tensors] for tensors in lists], *args, **options)
 
     def on_host(self: Any, device_type: str, dtype: Any = None, *args: Any, **options: Any) -> None:
         if device_type == "cuda" and is_step():
@@ -68,7 +61,6 @@ def cuda_kernels(torch: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
             "_get_foreach_kernels_supported_devices",
             lambda: [*foreach(), *(("cpu", "meta") if is_step() else ())],
         ),
-        (optimizers.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(group_copies)),
         (autocast, "__init__", on_host),
     ]
     kernels = _gpu_kernels(torch)
@@ -264,3 +256,16 @@ def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
         return *gradients, [torch.empty_like(tensor) if mask[-1] else None for tensor in weight]
 
     return {aten._cudnn_rnn.default: forward, aten._cudnn_rnn_backward.default: backward}
+
+
+def convolution_workspace(torch: Any, y: Any, x: Any, weight: Any, _: Any, stride: Any, *options: Any) -> int:
+    """Return the estimated size in bytes of the workspace that cuDNN uses for a convolution or its backward pass.
+
+    Kernels for tensor cores convert contiguous tensors to the memory format channels_last, unless it makes no
+    difference. ``options`` are the further arguments of ``aten.convolution``.
+    """
+    has_kernel, is_depthwise = max(*weight.shape[2:], *stride) > 1, 1 < options[4] == x.shape[1]
+    tensor_cores = x.dtype != torch.float32 or attempt(lambda: torch.backends.cudnn.allow_tf32)
+    if is_depthwise or not (has_kernel and tensor_cores and x.is_contiguous() and weight.is_contiguous()):
+        return 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in (x, y, weight))

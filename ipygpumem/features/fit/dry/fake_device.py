@@ -7,9 +7,7 @@ tensors. If PyTorch finds no GPU, tensors in host memory count as if they were o
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import threading
 import unittest.mock
 import weakref
 from importlib import import_module
@@ -18,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interrupts import AllowedInterrupts, InterruptsDeferredInFiles
 from ipygpumem.core.units import KIB, MIB
-from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels, rnn_kernels
+from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
+from ipygpumem.features.fit.dry.replaced_functions import grouped_copies, refused_access
 from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
@@ -35,19 +34,11 @@ _MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "addbm
 _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
 """Size of the cuBLAS workspace of each thread, by whether the GPU is a Hopper GPU or a later one."""
 _LT_WORKSPACE = MIB
-_STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
-"""Methods of storages that access data without PyTorch's dispatcher, and therefore would access data of the program."""
-
-
 _TORCH_FILES = (
     "_subclasses", "_ops.py", "_dispatch", "_library", "_meta_registrations.py", "_prims", "_refs", "utils/_pytree.py",
     "utils/_python_dispatch.py", "utils/_stats.py", "utils/weak.py",
 )  # fmt: skip
-_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "storage_log.py")
-
-
-class DataRequiredError(RuntimeError):
-    """Raised if code that runs without data would save or access data of the program."""
+_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "replaced_functions.py", "storage_log.py")
 
 
 class FakeDevice:
@@ -95,35 +86,16 @@ class FakeDevice:
         """Run the code in the block without data. The caller must defer interrupts until the block begins."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
-            self._refuse_access(stack)
+            stack.enter_context(refused_access(self._torch))
             logger = logging.getLogger(self._fake.__name__)  # logs errors of the step with tracebacks
             stack.enter_context(unittest.mock.patch.object(logger, "disabled", True))
             stack.enter_context(self._mode)
+            stack.enter_context(grouped_copies(self._torch, self._copy))
             if not self.native:
-                stack.enter_context(cuda_kernels(self._torch, self._copy))
+                stack.enter_context(cuda_kernels(self._torch))
             stack.enter_context(self._dispatch_mode())
             with AllowedInterrupts(), self._interrupts:
                 yield
-
-    def _refuse_access(self, stack: contextlib.ExitStack) -> None:
-        """Refuse calls in this thread that would write files with ``torch.save`` or access tensors of the program."""
-        storage, own_thread = self._torch.UntypedStorage, threading.get_ident()
-
-        def call(function: Any, message: str, first: Any, *args: Any, **kwargs: Any) -> Any:
-            is_fake = isinstance(first, storage) and first.device.type == "meta"
-            if threading.get_ident() == own_thread and not is_fake:
-                raise DataRequiredError(message)
-            return function(first, *args, **kwargs)
-
-        functions: list[tuple[Any, str, str]] = [
-            (import_module("torch.serialization"), "_check_save_filelike", "saves tensors that have no data"),
-            (self._torch.utils, "swap_tensors", "swaps tensors"),
-        ]
-        functions += [(storage, name, "accesses the storage of a tensor") for name in _STORAGE_METHODS]
-        for owner, name, message in functions:
-            function = functools.partial(call, getattr(owner, name), message)
-            method = functools.partialmethod(function) if owner is storage else function
-            stack.enter_context(unittest.mock.patch.object(owner, name, method))
 
     def _add_model(self) -> None:
         """Add the parameters and buffers of modules and the state of optimizers."""
@@ -263,8 +235,13 @@ class FakeDevice:
         if new:  # PyTorch handles exceptions of such operations, unlike those of queries for a tensor's device
             self._interrupts.deliver()
         if new or function in self._products:
-            self._log(new, is_product=function in self._products)
+            self._log(new, is_product=function in self._products, temporary=self._workspace_of(function, args, result))
         return result
+
+    def _workspace_of(self, function: Any, args: Any, result: Any) -> int:
+        if function is self._aten.convolution.default:
+            return convolution_workspace(self._torch, result, *args)
+        return convolution_workspace(self._torch, *args) if function is self._aten.convolution_backward.default else 0
 
     def _new_storages(self, result: Any) -> Iterator[Any]:
         for leaf in self._tree.tree_leaves(result):
@@ -273,7 +250,7 @@ class FakeDevice:
                 if storage.nbytes() and self.log.get(storage) is None:
                     yield storage
 
-    def _log(self, storages: list[Any], *, is_product: bool) -> None:
+    def _log(self, storages: list[Any], *, is_product: bool, temporary: int) -> None:
         frames, module, optimizer = self._stacks.capture()
         phase, name = (UPDATE, "(optimizer)") if optimizer else self._phase_and_module(module)
         for storage in {storage._cdata: storage for storage in storages}.values():
@@ -283,6 +260,9 @@ class FakeDevice:
             sizes = [self._workspace] if len(self._workspaces) > 1 else [self._workspace, _LT_WORKSPACE]
             for size in sizes:
                 self.log.add_permanent(SimulatedAllocation(size, frames, LIBRARIES, "(cuBLAS)"))
+        if temporary:
+            workspace = SimulatedAllocation(temporary, frames, LIBRARIES, "(cuDNN)")
+            self.log.requests += [(workspace, False), (workspace, True)]
 
     def _phase_and_module(self, module: Any) -> tuple[str, str]:
         """Return the phase of the step and the label of the module whose operation is running."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import sys
@@ -16,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import gc_paused, is_library_file
+from ipygpumem.core.introspection import collect_garbage, gc_paused, is_library_file
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.redaction import redact_code
 from ipygpumem.core.units import GIB, MIB, many, parse_size
+from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.contexts import AUTOCAST
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size
 from ipygpumem.features.fit.dry.contexts import BF16, DRY_OFFLOADING
-from ipygpumem.features.fit.dry.fake_device import DataRequiredError, FakeDevice
+from ipygpumem.features.fit.dry.fake_device import FakeDevice
+from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError
 from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.features.holders.reference_graph import naming_functions
@@ -128,7 +129,10 @@ class DryRunner:
         if match is None:
             self._total = parse_size(name)
             if self._total <= _OUTSIDE:
-                raise OptionError(f"{name!r} is less than the memory that CUDA itself uses")
+                raise OptionError(
+                    f"{name!r} is less than the {size_text(_OUTSIDE)} that CUDA itself uses: "
+                    "pass the memory of the GPU with a unit, such as '24 GiB'"
+                )
             self._name, self._label = "GPU", f"with {name}"
         elif not available:
             raise OptionError(f"this machine has no GPU {name!r}: pass the memory of the GPU, such as --on '24 GiB'")
@@ -182,7 +186,7 @@ class DryRunner:
             if reason is None:
                 raise
         finally:
-            gc.collect()
+            collect_garbage()
         if reason is not None:
             raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
         self.device.label_tensors()
@@ -240,7 +244,7 @@ class DryRunner:
         """Delete the tensors without data. Return a sentence if objects that were not restored refer to them."""
         if self.device is not None:
             self.device.close()
-        gc.collect(1)
+        collect_garbage(1)
         count = 0 if self.device is None else self.device.remaining()
         self.device = None
         if not count:

@@ -1,0 +1,55 @@
+"""Functions of PyTorch that are replaced in the current thread while code runs without data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import unittest.mock
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+_STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
+"""Methods of storages that access data without PyTorch's dispatcher, and therefore would access data of the program."""
+
+
+class DataRequiredError(RuntimeError):
+    """Raised if a dry run, in which tensors have no data, would access the data of a tensor or save it to a file."""
+
+
+@contextlib.contextmanager
+def refused_access(torch: Any) -> Iterator[None]:
+    """Refuse calls that would write files with ``torch.save`` or access tensors of the program."""
+    storage, own_thread = torch.UntypedStorage, threading.get_ident()
+
+    def call(function: Any, message: str, first: Any, *args: Any, **kwargs: Any) -> Any:
+        is_fake = isinstance(first, storage) and first.device.type == "meta"
+        if threading.get_ident() == own_thread and not is_fake:
+            raise DataRequiredError(message)
+        return function(first, *args, **kwargs)
+
+    functions: list[tuple[Any, str, str]] = [
+        (import_module("torch.serialization"), "_check_save_filelike", "saves tensors that have no data"),
+        (torch.utils, "swap_tensors", "swaps tensors"),
+    ]
+    functions += [(storage, name, "accesses the storage of a tensor") for name in _STORAGE_METHODS]
+    with contextlib.ExitStack() as stack:
+        for owner, name, message in functions:
+            function = functools.partial(call, getattr(owner, name), message)
+            method = functools.partialmethod(function) if owner is storage else function
+            stack.enter_context(unittest.mock.patch.object(owner, name, method))
+        yield
+
+
+def grouped_copies(torch: Any, copy: Callable[[Any], Any]) -> Any:
+    """Return a context manager in which optimizers group ``copy(tensor)`` by device and data type, not the tensors."""
+    owner, name = torch.optim.Optimizer, "_group_tensors_by_device_and_dtype"
+    group, own_thread = getattr(owner, name), threading.get_ident()
+
+    def group_copies(lists: Any, *args: Any, **options: Any) -> Any:
+        if threading.get_ident() == own_thread:
+            lists = [[copy(tensor) for tensor in tensors] for tensors in lists]
+        return group(lists, *args, **options)
+
+    return unittest.mock.patch.object(owner, name, staticmethod(group_copies))

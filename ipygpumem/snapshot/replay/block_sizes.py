@@ -1,0 +1,104 @@
+"""Sizes of the blocks of all allocations. A file contains these sizes only for the blocks in use at the end.
+
+A block is at the start of a free block, which ends at the next block in use or at the end of the segment. A remainder
+of up to 1 MiB in the large pool is not split off. The size of a block therefore follows from the recorded addresses.
+Recordings with blocks or settings to which this does not apply are replayed instead, which takes much longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.snapshot.model.columns import distinct
+from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.recording import ReplayError, missing_data
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.verification import expected_seconds, verified
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
+    from ipygpumem.snapshot.model.timeline import Ints
+    from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_MAX_SECONDS = 10.0
+"""Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
+_MAX_ADDRESSES = 1000  # maximum number of addresses that are considered for the end of one block
+
+
+def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
+    """Return ``(state, known)``: the state with the sizes of all blocks, and whether these sizes are known."""
+    sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
+    if sizes is None:
+        return state, False
+    blocks = state.blocks.copy()
+    blocks["rounded"] = sizes[blocks["row"]]
+    return replace(state, blocks=blocks), True
+
+
+def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
+    """Return the size of the block of each allocation of a device.
+
+    None if the sizes do not follow from the addresses, and a replay does not reproduce the recording or is expected to
+    take more than ``seconds``.
+    """
+    sizes = _sizes_from_addresses(snapshot, device)
+    if sizes is not None:
+        return sizes
+    if expected_seconds(snapshot.timeline(device)) > seconds:
+        return None
+    try:
+        verification = verified(snapshot, device)
+    except ReplayError:
+        return None
+    return None if verification.difference else np.asarray(verification.run.sizes, np.int64)
+
+
+def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
+    """Return the sizes of all blocks; None if they do not follow from the addresses or contradict the file."""
+    timeline, settings = snapshot.timeline(device), AllocatorSettings.recorded(snapshot.settings)
+    allocations, rounded = timeline.allocations, settings.round(timeline.allocations.size)
+    known = allocations.block >= 0
+    large = rounded > SMALL
+    has_private_pools = any(pool != (0, 0) for pool in snapshot.pools)
+    unknown = large & (allocations.start == BEFORE) & ~known
+    if settings.expandable or settings.max_split_size is not None or has_private_pools or unknown.any():
+        return None
+    if missing_data(snapshot, timeline):
+        return None
+    sizes = rounded.copy()
+    sizes[known] = snapshot.blocks.size[allocations.block[known]]
+    rows = np.flatnonzero(large)
+    rows = rows[np.lexsort((allocations.start[rows], allocations.address[rows]))]
+    address, start, end = (column[rows] for column in (allocations.address, allocations.start, allocations.end))
+    bases = distinct(address)
+    base = np.searchsorted(bases, address)
+    factor = len(timeline.trace) + 2
+    keys = base * factor + start + 1
+    following = snapshot.history(device).segment_ends(rows)
+    highest = np.minimum(following, address + rounded[rows] + SMALL + 1)
+    searching = np.flatnonzero(start != BEFORE)
+    for _ in range(_MAX_ADDRESSES):
+        base[searching] += 1
+        place = np.minimum(base[searching], len(bases) - 1)
+        near = (base[searching] < len(bases)) & (bases[place] < highest[searching])
+        searching, place = searching[near], place[near]
+        if not len(searching):
+            break
+        other = np.searchsorted(keys, place * factor + start[searching] + 1, side="right") - 1
+        in_use = (address[other] == bases[place]) & (end[other] > start[searching])
+        following[searching[in_use]] = bases[place[in_use]]
+        searching = searching[~in_use]
+    else:
+        return None
+    rest = following - address - rounded[rows]
+    started = start != BEFORE
+    if (rest[started] < 0).any():  # also without a segment
+        return None
+    computed = rounded[rows] + np.where(rest <= SMALL, rest, 0)
+    if (computed != sizes[rows])[started & known[rows]].any() or (sizes != rounded)[known & ~large].any():
+        return None
+    sizes[rows[started]] = computed[started]
+    return sizes
