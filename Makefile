@@ -3,12 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes. Many tests wait, so there is one more than a small machine has cores.
+# Test processes. Many tests wait, so there is one more than a small machine has cores. When a test process crashes, its
+# tests continue in another process, which `--dist loadscope` does not do.
 JOBS ?= 3
 comma := ,
 # $(call pytest,python,arguments). With RETRY=1, tests that failed run again, without other tests at the same time.
 define pytest
-$(1) -m pytest -n $(JOBS) --dist loadscope $(2)$(if $(RETRY), || { [ $$? = 1 ] && \
+$(1) -m pytest -n $(JOBS) --dist worksteal $(2)$(if $(RETRY), || { [ $$? = 1 ] && \
 		echo "The failed tests run again." && $(1) -m pytest --last-failed --last-failed-no-failures none $(2); })
 endef
 

@@ -70,6 +70,23 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use:DeprecationWarning")
 
 
+class FailureLog:
+    """Print failures at once, so that the output names them even if a test run is stopped from outside."""
+
+    def __init__(self, reporter):
+        self.reporter = reporter
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.reporter.write_line(f"\n{report.nodeid} failed in {report.when}:\n{report.longreprtext[-2000:]}")
+
+
+def pytest_sessionstart(session):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") == "true" and reporter is not None:
+        session.config.pluginmanager.register(FailureLog(reporter))
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("node") and shutil.which("npm") is None:
         if os.environ.get("CI") == "true":

@@ -23,6 +23,7 @@ from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT
 from fakes.nvml import FakeNvmlDevice
 from fakes.reports import imbalance
+from fakes.workers import exit_status_of_child
 from ipygpumem import DeviceError, OptionError, RecordingError, measure
 from ipygpumem.measurement.runtime import current
 
@@ -254,14 +255,14 @@ def test_forked_child(fake_gpu, tmp_path):
     read_end, write_end = os.pipe()
     with measure(snapshot=path) as m:
         fake_gpu.alloc(30 * MIB)
-        child = os.fork()
-        if child == 0:
+
+        def end():
             calls = dict(fake_gpu.calls)
             m.__exit__(None, None, None)
             facts = [hasattr(m, "report"), path.exists(), len(ipygpumem.reports), dict(fake_gpu.calls) == calls]
             os.write(write_end, json.dumps(facts).encode())
-            os._exit(0)
-        os.waitpid(child, 0)
+
+        assert exit_status_of_child(end) == 0
     assert json.loads(os.read(read_end, 1000)) == [False, False, 0, True]
     assert m.report.devices["cuda:0"].held == 30 * MIB
     assert path.exists()

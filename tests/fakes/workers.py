@@ -1,6 +1,24 @@
-"""Functions for worker processes, in a module that imports nothing large."""
+"""Functions for other processes, in a module that imports nothing large."""
 
 import os
+import traceback
+
+
+def exit_status_of_child(function):
+    """Call a function in a forked child process and return its exit status: 0, 1 if it returns False, 2 if it fails.
+
+    The child must not return from here: it would continue as a second pytest.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            status = int(function() is False)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def path_or_crash(path):

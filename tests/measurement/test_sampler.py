@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
+from fakes.workers import exit_status_of_child
 from ipygpumem.core.report import Report
 from ipygpumem.core.samples import Sample
 from ipygpumem.measurement import sampler
@@ -173,12 +173,13 @@ def test_failed_kernel(gpu):
 def test_forked_child(gpu):
     with ipygpumem.measure() as block:
         gpu.wait_for_samples()
-        child = os.fork()
-        if child == 0:
+
+        def end_and_begin():
             current().sampler.end(current().sampler.windows[0])
             current().sampler.close()
-            os._exit(0 if current().sampler.begin(()) is None else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return current().sampler.begin(()) is None
+
+        assert exit_status_of_child(end_and_begin) == 0
         short_allocation(gpu, 64 * MIB)
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
 

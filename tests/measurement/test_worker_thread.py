@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes.workers import exit_status_of_child
 from ipygpumem.measurement import worker_thread as module
 from ipygpumem.measurement.worker_thread import WorkerThread
 
@@ -125,13 +125,13 @@ def test_forked_child_does_not_change_the_thread(make):
     calls = []
     worker = make(lambda: calls.append(1))
     worker.start(300, 300)
-    child = os.fork()
-    if child == 0:
+
+    def start_and_close():
         worker.start(0, 0.001)
         worker.pause()
         worker.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    assert exit_status_of_child(start_and_close) == 0
     time.sleep(0.05)
     assert calls == []
     assert len(threads()) == 1

@@ -12,6 +12,7 @@ import ipygpumem
 from fakes.cupti import CUPY, FakeCupti, use_library
 from fakes.nvml import FakeNvmlDevice
 from fakes.reports import waterfall_imbalance
+from fakes.workers import exit_status_of_child
 from ipygpumem.core.units import MIB
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 
@@ -105,11 +106,5 @@ def test_mig_instance_with_only_the_whole_gpu_visible(make_gpu):
 def test_forked_child(gpu, cupti):
     cupti_recorder().acquire()
     cupti.alloc(0x1000, 5)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if str(ipygpumem.explain()) else 1)
-        except BaseException:  # the child must not continue as a second pytest
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert exit_status_of_child(lambda: bool(str(ipygpumem.explain()))) == 0
     cupti_recorder().release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from fakes.cupti import CTYPES, CUPY, NCCL, TORCH, FakeCupti, use_library
+from fakes.workers import exit_status_of_child
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.features.outside.allocation_totals import AllocationOwner
 from ipygpumem.sources.cupti import buffers
@@ -467,21 +467,19 @@ def test_forked_child_records_nothing(records, cupti):
     holder = threading.Thread(target=hold)  # as the thread that reads buffers may do at that time
     holder.start()
     locked.wait()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            records.close_interval(interval)
-            records.release()
-            records.close()
-            assert records.live_by_owner() is None
-            with pytest.raises(CuptiError, match="forked"):
-                records.acquire()
-            os._exit(0 if "forked" in (records.problem() or "") else 1)
-        except BaseException:  # the child must not continue as a second pytest
-            os._exit(2)
+
+    def close():
+        records.close_interval(interval)
+        records.release()
+        records.close()
+        assert records.live_by_owner() is None
+        with pytest.raises(CuptiError, match="forked"):
+            records.acquire()
+        return "forked" in (records.problem() or "")
+
+    assert exit_status_of_child(close) == 0
     proceed.set()
     holder.join()
-    assert os.waitpid(pid, 0)[1] == 0
     cupti.alloc(0x1000, 5)
     records.close_interval(interval)
     assert figures(interval) == {"ctypes": (5, 5, 1)}

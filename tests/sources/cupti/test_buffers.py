@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.cupti import _COMPLETE, _REQUEST
+from fakes.workers import exit_status_of_child
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.sources.cupti import buffers
 
@@ -110,11 +111,12 @@ def test_eight_threads(instance):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_messages_in_forked_child_are_dropped(instance):
     address, _ = request(instance)
-    pid = os.fork()
-    if pid == 0:
+
+    def complete_and_request():
         complete(instance, address, 128)
-        os._exit(0 if request(instance) == (None, 0) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+        return request(instance) == (None, 0)
+
+    assert exit_status_of_child(complete_and_request) == 0
     assert instance.completed() == []
     instance.recycle(address)
 
