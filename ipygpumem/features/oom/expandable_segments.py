@@ -8,6 +8,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.verification import verified
 
 _SETTING = "expandable_segments:True"
@@ -52,4 +53,5 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
         return "expandable segments alone would not have been enough for this allocation"
     about = "" if replay.grade == "exact" else "about "
     left = size(capacity - int(replay.reserved.bytes[event + 1]))
-    return f"with expandable segments, {about}{left} would have been left: set PYTORCH_ALLOC_CONF={_SETTING}"
+    variable = settings_variable(snapshot.own.torch_version)
+    return f"with expandable segments, {about}{left} would have been left: set {variable}={_SETTING}"

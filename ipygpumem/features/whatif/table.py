@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers
+from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
 
 _MAX_LINES, _MAX_NAMES = 5, 3
@@ -12,7 +13,7 @@ _MAX_LINES, _MAX_NAMES = 5, 3
 
 def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
-    within = [] if result.limit is None else [f"within {_mib(result.limit)}"]
+    within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "fits from", *within]
     if result.failed:
         header.remove("change")
@@ -32,8 +33,9 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
         )
         for line in blockers.lines[:_MAX_LINES]
     ]
-    title = f"partly used segments when {size(blockers.size)} was requested (event {blockers.event:,})"
-    return Table(title, ("kept alone", "free beside", "blocks", "count"), tuple(rows), tuple(_blocker_notes(blockers)))
+    title = f"{'partly used segments' if rows else 'memory'} when {size(blockers.size)} was requested"
+    header = ("own segments", "free in segments", "in use", "blocks") if rows else ()
+    return Table(f"{title} (event {blockers.event:,})", header, tuple(rows), tuple(_blocker_notes(blockers)))
 
 
 def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
@@ -58,15 +60,18 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
 
 
 def _row(result: SettingsComparison, alternative: Alternative, label: str) -> TableRow:
-    replay, recorded = alternative.replay, result.recorded.replay
-    low, high = alternative.peaks
-    peak = _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
-    change = "" if alternative is result.recorded else f"{high / recorded.reserved_peak - 1:+.0%}"
+    peak = alternative.peaks[1]
+    change = "" if alternative is result.recorded else f"{peak / result.recorded.peaks[1] - 1:+.0%}"
     changes = [] if result.failed else ["0%" if change in ("+0%", "-0%") else change]
-    cells = [peak, *changes, _mib(replay.smallest_capacity)]
+    cells = [_range(*alternative.peaks), *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
-        cells.append({True: "yes", False: "out of memory", None: "depends on addresses"}[alternative.fits])
+        unknown = "depends on addresses" if None in alternative.fits_bounds else "depends on limit"
+        cells.append({True: "yes", False: "out of memory", None: unknown}[alternative.fits])
     return TableRow(label, tuple(cells), 1)
+
+
+def _range(low: int, high: int) -> str:
+    return _mib(high) if low == high else f"{low / MIB:,.0f} to {_mib(high)}"
 
 
 def _mib(nbytes: int) -> str:
@@ -75,32 +80,67 @@ def _mib(nbytes: int) -> str:
 
 def _notes(result: SettingsComparison) -> list[str]:
     verification = result.verification
-    count = many(len(verification.recording.allocations), "allocation")
-    text = verification.recording.settings.text()
+    recording = verification.recording
+    count = many(len(recording.allocations), "allocation")
+    text = recording.settings.text()
     replayed = f"The replay with the recorded settings{f' ({text})' if text else ''}"
     if verification.difference:
-        error = f"Reserved memory differs by up to {size(verification.largest_error)}"
+        peak = f"its peak is {_mib(verification.run.allocator.peak)}"
+        error = f"Reserved memory differs by up to {size(verification.largest_error)}; {peak}"
         notes = [f"{replayed} differs from the recording ({verification.difference}). {error}."]
     else:
         notes = [f"{replayed} agrees with the recording: {count} at the recorded addresses."]
         reasons = dict.fromkeys(row.replay.reason for row in result.alternatives if row.replay.grade == "approximate")
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
+    if result.limit is not None and result.limit[0] < result.limit[1]:
+        notes.append("The memory available to PyTorch when the request failed is known only to be in this range.")
     if result.without_effect:
         notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")
-    recommended = result.recommended
-    variable = "PYTORCH_ALLOC_CONF"
-    if (verification.recording.snapshot.own.torch_version or (2, 9)) < (2, 9):
-        variable = "PYTORCH_CUDA_ALLOC_CONF"
+    notes += _failing_capacities(result)
+    return [*notes, _recommendation(result), *_other_devices(result)]
+
+
+def _failing_capacities(result: SettingsComparison) -> list[str]:
+    """Return a note on rows for which a larger limit than that in the column "fits from" is not sufficient."""
+    rows = (
+        ("as recorded", result.recorded),
+        *((item.settings or "default settings", item) for item in result.alternatives),
+    )
+    failing = {label: item.replay.failing_capacity for label, item in rows}
+    listed = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
+    return [f'Some limits larger than "fits from" are not enough: {"; ".join(listed)}.'] if listed else []
+
+
+def _recommendation(result: SettingsComparison) -> str:
+    recording, recommended = result.verification.recording, result.recommended
+    version = recording.snapshot.own.torch_version
     if recommended is not None and not recommended.settings:
-        notes.append(f"Recommendation: remove {variable} from the environment before torch is imported.")
-    elif recommended is not None:
-        notes.append(f"Recommendation: set {variable}={recommended.settings} before torch is imported.")
-    elif result.limit is not None and any(item.fits is None for item in result.alternatives):
-        notes.append("Whether one of these settings is enough depends on the addresses of new segments.")
-    elif result.missing:
-        notes.append(f"None of these settings is enough: at least {size(result.missing)} more memory is required.")
-    elif verification.difference:
-        notes.append("No recommendation: the savings are below 5% of the reserved memory or below this difference.")
-    else:
-        notes.append("None of these settings saves 5% or more of the reserved memory.")
-    return notes
+        return f"Recommendation: remove {settings_variable(version)} from the environment before torch is imported."
+    if recommended is not None:
+        setting = f"set {settings_variable(version)}={recommended.settings} before torch is imported"
+        known = version is not None or not recommended.settings.startswith("large_segment")
+        return f"Recommendation: {setting}{'' if known else ' (PyTorch 2.11 or later)'}."
+    if result.limit is not None and any(item.fits is None for item in result.alternatives):
+        addresses = any(None in item.fits_bounds for item in result.alternatives)
+        cause = "the addresses of new segments" if addresses else "the memory that was available"
+        return f"Whether one of these settings is enough depends on {cause}."
+    if result.limit is not None and result.missing:
+        amount = "at least" if result.limit[0] == result.limit[1] else "up to"
+        return f"None of these settings is enough: {amount} {size(result.missing)} more memory is required."
+    if result.verification.difference:
+        return "No recommendation: the savings are below 5% of the reserved memory or below this difference."
+    effect = "saves 5% or more of the reserved memory" if result.alternatives else "has an effect on the requests"
+    return f"None of these settings {effect}."
+
+
+def _other_devices(result: SettingsComparison) -> list[str]:
+    recording = result.verification.recording
+    others = [
+        timeline.device
+        for timeline in recording.snapshot.timelines
+        if timeline.device != recording.device and len(timeline.allocations)
+    ]
+    if not others:
+        return []
+    devices = ", ".join(map(str, others))
+    return [f"The file also contains allocations on GPU {devices}: select a device with --device."]

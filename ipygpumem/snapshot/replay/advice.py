@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import many, size
+from ipygpumem.core.units import VISIBLE, many, size
 from ipygpumem.snapshot.model.columns import Action, is_in
 from ipygpumem.snapshot.replay.run import run
 
@@ -53,9 +53,10 @@ class SuggestedChange(PlainData):
         if self.reserved is not None:
             effect = f"would have lowered the peak of reserved memory to {size(self.reserved)}"
         if self.padding is not None:
+            added = f" (by {size(self.padding)} at the request)" if self.padding >= VISIBLE else ""
             return (
                 f"Padding inputs to a few sizes, so that {many(self.count, 'block')} whose sizes vary from step to"
-                f" step grow by up to 25% (by {size(self.padding)} at the request), {effect}."
+                f" step grow by up to 25%{added}, {effect}."
             )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
         if self.first:

@@ -14,6 +14,7 @@ from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.address_ranges import union
 from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.memory_limit import available_memory, program_limit
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class Recording:
         pools: All pools. Pools of large and small requests alternate.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
-        limit: Lower and upper bound on the limit of reserved memory, equal if the file contains the limit; the
-            upper bound is None if the limit is unknown and no request failed.
+        limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
+            none failed, on the limit that the program had set. They are equal if it is known; the upper bound is None
+            if it is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
     """
 
@@ -109,7 +111,7 @@ class Recording:
         self.pools, self.pool_of = self._assign_pools()
         pools = enumerate(self.pools)
         self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))
-        self.limit = self._limit()
+        self.limit = available_memory(snapshot, timeline, self.settings)
         self.operations, self.events = self._list_operations()
 
     def _has_possible_addresses(self) -> bool:
@@ -224,23 +226,11 @@ class Recording:
         trace, reserved = self.trace, self.timeline.reserved
         if trace.stack[event] != trace.stack[following]:  # PyTorch uses the stack of the request for both events
             return False
-        if reserved is None or self.limit[0] != self.limit[1] or self.settings.collection_threshold:
+        limit = program_limit(self.snapshot, self.timeline)
+        if reserved is None or limit is None or self.settings.collection_threshold:
             return True
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
-        return trace.action[following] != Action.SEGMENT_ALLOC or before + int(trace.size[following]) > self.limit[0]
-
-    def _limit(self) -> tuple[int, int | None]:
-        reserved = self.timeline.reserved
-        if reserved is None:
-            return 0, None
-        known = self.snapshot.own.device_limits.get(self.device)
-        if known is not None and known >= reserved.bytes.max():
-            return known, known
-        upper = [
-            int(reserved.bytes[event]) + self.settings.segment_size(int(self.trace.size[event])) - 1
-            for event in self.trace.events(Action.OOM).tolist()
-        ]
-        return int(reserved.bytes.max()), min(upper, default=None)
+        return trace.action[following] != Action.SEGMENT_ALLOC or before + int(trace.size[following]) > limit
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Return the settings without those that have no effect on the requests of this recording."""

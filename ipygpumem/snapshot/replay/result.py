@@ -10,20 +10,21 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import MIB, many, parse_size, size
+from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.address_ranges import overlap, union
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
 from ipygpumem.snapshot.replay.verification import grade_of_replay, verified
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_STEP = 2 * MIB
-"""Smallest step of `Replay.smallest_capacity`. The sizes of almost all segments are multiples of it."""
+_PROBES = 8
+"""Maximum number of limits that are tested below, and above, the smallest limit that bisection finds."""
 _SIMULATED: dict[str, Any] = {"recorded": False}
 """Option of replays that do not reproduce the recorded addresses."""
 _LONG = 100_000
@@ -116,47 +117,52 @@ class Replay:
         """Whether the recording is so short that many replays take little time."""
         return len(self._run.recording.trace) < _LONG
 
-    @cached_property
+    @property
     def smallest_capacity(self) -> int:
-        """Smallest limit of reserved memory that serves all requests, to within 2 MiB.
+        """Smallest limit of reserved memory for which a replay served all requests.
 
-        For a recording with 100,000 events or more, the value is an upper bound that a replay has confirmed.
-
-        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails.
+        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails. In
+        a recording of less than 100,000 events, the limits up to 2 MiB below it, and a few lower ones, were not
+        sufficient; for a longer one, the value is an upper bound. A larger limit can fail: see ``failing_capacity``.
         """
-        lowest = self.allocated_peak
+        return self._capacities.limit
+
+    @property
+    def failing_capacity(self) -> int | None:
+        """Largest limit above ``smallest_capacity`` for which a replay failed; None if none of those tested did."""
+        return self._capacities.failing
+
+    @cached_property
+    def _capacities(self) -> SmallestCapacity:
+        lowest, threshold = self.allocated_peak, self.settings.collection_threshold
         # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
-        limit: int | None = self._run_again(limit=lowest, raises_limit=True, **_SIMULATED).allocator.limit
-        failing, passing = lowest - 1, None
-        if limit == lowest:
-            return lowest
-        while passing is None or (passing - failing > _STEP and self.is_short):
+        estimate = self._run_again(limit=lowest, raises_limit=True, **_SIMULATED).allocator.limit
+        probes = min(_PROBES, 2 * _LONG // len(self._run.recording.trace)) if self.is_short else None
+
+        def sufficient(limit: int) -> int | None:
             result = self._run_again(limit=limit, **_SIMULATED)
-            first = passing is None
-            if not result.failures:  # a run is the same with a limit that it did not reach
-                passing = max(result.allocator.peak, lowest)
-                passing = passing if limit is None else min(passing, limit)
-            elif limit is not None:
-                failing = limit
-            if passing is None:
-                limit = None
-            elif first:
-                limit = passing - _STEP
-            else:
-                middle = (passing + failing) // 2 // _STEP * _STEP
-                limit = middle if failing < middle < passing else (passing + failing) // 2
-        return passing
+            if result.failures:
+                return None
+            # without garbage collection, a run is the same with a limit that it did not reach
+            return limit if threshold else min(max(result.allocator.peak, lowest), limit)
+
+        def highest() -> int:
+            peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
+            return int(peak / threshold) + 1 if threshold else peak  # collection starts at this share of the limit
+
+        return smallest_capacity(sufficient, estimate, lowest, highest, probes)
 
     def fits(self, capacity: int) -> bool | None:
         """Return whether a limit of reserved memory serves all requests; None if it depends on unknown addresses.
 
         Longer recordings than ``is_short`` are replayed for one of the possible orders of addresses only.
         """
-        if capacity < self.allocated_peak or not self.is_short:
-            return self.smallest_capacity <= capacity
-        orders = (False,) if self.settings.expandable else (False, True)
+        if capacity < self.allocated_peak:
+            return False
+        several = self.is_short and not self.settings.expandable
         outcomes = {
-            not self._run_again(limit=capacity, **_SIMULATED, descending=descending).failures for descending in orders
+            not self._run_again(limit=capacity, **_SIMULATED, descending=descending).failures
+            for descending in ((False, True) if several else (False,))
         }
         return outcomes.pop() if len(outcomes) == 1 else None
 
@@ -222,6 +228,7 @@ class Replay:
             "reserved_range": list(self.reserved_range),
             "allocated_peak": self.allocated_peak,
             "smallest_capacity": self.smallest_capacity,
+            "failing_capacity": self.failing_capacity,
             "failure": None if failure is None else {name: getattr(failure, name) for name in failure.__slots__},
             "served": list(self.served),
             "retries": self.retries,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
+from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.expandable_segments import LongReplayError
+from ipygpumem.snapshot.replay.initial_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _STEPS_PER_EVENT = 100
 _PART = 4096
-_UNKNOWN_TOTAL = 140 * GIB
-"""Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
 _HIGHEST = 1 << 51
 """End of the simulated addresses."""
 
@@ -38,9 +36,9 @@ class FailedRequest:
     """A request that the simulated allocator could not serve. Sizes are in bytes.
 
     Attributes:
-        event: Event of the request.
-        size: Rounded size of the request.
-        segment: Size of the segment that would have been needed.
+        event: Event of the request; -1 if the segments with the blocks in use before the first event exceed the limit.
+        size: Rounded size of the request; the total size of these blocks if ``event`` is -1.
+        segment: Size of the segment that would have been needed; the total size of these segments if ``event`` is -1.
         reserved: Size of all segments when the request failed.
         allocated: Size of all blocks in use when the request failed.
         free: Size of all free blocks when the request failed.
@@ -96,11 +94,15 @@ class ReplayRun:
         """Return the total size in bytes of the blocks in use before the first event and after each event."""
         return self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
 
-    def fail(self, event: int, rounded: int) -> None:
-        """Add a failed request."""
+    def free(self) -> int:
+        """Return the total size in bytes of all free blocks."""
         allocator = self.allocator
-        free = sum(size for pool in range(len(allocator.pools)) for _, size in allocator.free_blocks(pool))
-        segment = allocator.settings.segment_size(rounded)
+        return sum(size for pool in range(len(allocator.pools)) for _, size in allocator.free_blocks(pool))
+
+    def fail(self, event: int, rounded: int, segment: int | None = None) -> None:
+        """Add a failed request. By default, it would have needed a segment of the usual size."""
+        allocator, free = self.allocator, self.free()
+        segment = allocator.settings.segment_size(rounded) if segment is None else segment
         allocated = allocator.reserved - free
         self.failures.append(FailedRequest(event, rounded, segment, allocator.reserved, allocated, free))
 
@@ -146,7 +148,7 @@ def run(
         recording.pools,
         limit=limit,
         by_fraction=by_fraction,
-        total=recording.total or _UNKNOWN_TOTAL,
+        total=recording.total or UNKNOWN_TOTAL,
         choose_address=lambda size: choose(allocator, size),
     )
     allocator.raises_limit = raises_limit
@@ -155,14 +157,15 @@ def run(
     result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))
     address_of, size_of = result.addresses, result.sizes
     operations = recording.operations if operations is None else operations
-    result.end = len(recording.trace)
-    if end is not None:
-        result.end, operations = end, operations[: int(np.searchsorted(recording.events, end))]
+    result.end = len(recording.trace) if end is None else end
+    operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
     allocate, free = allocator.allocate, allocator.free
     operation = 0
     try:
         if keep_older:
-            _add_initial_state(result)
+            add_initial_state(result)
+            if not fits_initially(result):
+                result.end, operations = BEFORE, operations[:0]
         else:
             for operation in recording.initial.blocks["row"].tolist():
                 address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
@@ -255,40 +258,3 @@ def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> Non
         result.served.append(item)
     except ReplayedOutOfMemoryError:
         result.fail(item, size)
-
-
-def _add_initial_state(result: ReplayRun) -> None:
-    recording, allocator = result.recording, result.allocator
-    segments, blocks = recording.initial.segments, recording.initial.blocks
-    block_sizes = recording.initial_sizes()
-    sizes, starts = block_sizes.tolist(), blocks["address"].tolist()
-    for row, address, size in zip(blocks["row"].tolist(), starts, sizes, strict=True):
-        result.addresses[row], result.sizes[row] = address, size
-    owner = find_range(segments, blocks["address"])
-    blocks_of = np.searchsorted(owner, np.arange(len(segments) + 1)).tolist()
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    free: list[tuple[int, int, int]] = []
-    for number, segment in enumerate(segments):
-        address, size, small = (int(segment[name]) for name in ("address", "size", "small"))
-        inside = range(blocks_of[number], blocks_of[number + 1])
-        if small < 0:  # unknown for ranges that were unmapped later
-            small = int(size % SMALL_SEGMENT == 0 and all(sizes[block] <= SMALL for block in inside))
-        pool = int(recording.segment_pools[number]) + small
-        if segment["expandable"]:
-            ranges.setdefault(pool, []).append((address, size))
-        else:
-            allocator.add_segment(address, size)
-        position = address
-        for block in inside:
-            free.append((pool, position, starts[block] - position))
-            position = starts[block] + sizes[block]
-        free.append((pool, position, address + size - position))
-    first = sorted(mapped[0][0] for mapped in ranges.values())
-    for pool, mapped in ranges.items():
-        start = mapped[0][0]
-        longest = start + (recording.total or _UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
-        end = min([longest, *(other for other in first if other > start)])
-        allocator.add_range(pool, start, max(end, sum(mapped[-1])), mapped)
-    for pool, address, size in free:
-        if size > 0:
-            allocator.free(pool, address, size)

@@ -26,17 +26,31 @@ _INTERVALS = 16
 """Number of entries of ``roundup_power2_divisions``: one per power of two, from 1 MiB to 32 GiB and more."""
 _MAX_LENGTH = 1000
 _MAX_NUMBER = 1 << 40  # larger numbers of MiB or of divisions exceed 64 bits, and have the same effect as this number
-_WITHOUT_EFFECT = (
-    "graph_capture_record_stream_reuse",
-    "pinned_max_register_threads",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_use_background_threads",
-    "pinned_use_cuda_host_register",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-)
+_WITHOUT_EFFECT = {
+    "graph_capture_record_stream_reuse": "boolean",
+    "pinned_free_catch_all": "boolean",
+    "pinned_max_cached_size_mb": "number",
+    "pinned_max_round_threshold_mb": "number",
+    "pinned_num_register_threads": "number",
+    "pinned_reserve_segment_size_mb": "number",
+    "pinned_use_background_threads": "boolean",
+    "pinned_use_cuda_host_register": "boolean",
+    "pinned_use_hip_host_register": "boolean",
+    "release_lock_on_cudamalloc": "boolean",
+    "release_lock_on_hipmalloc": "boolean",
+}
+"""Settings that do not change which memory is used for a request, with the types of their values."""
+_MAX_THREADS = 128  # of pinned_num_register_threads
 _SETTING = re.compile(r"\s*(\w+)\s*:\s*(\[[^\]]*\]|[^,\[\]]+?)\s*(?:,|$)")
+
+
+_VARIABLE_VERSION = (2, 9)
+"""First version of PyTorch that reads ``PYTORCH_ALLOC_CONF``."""
+
+
+def settings_variable(version: tuple[int, ...] | None) -> str:
+    """Return the environment variable for allocator settings in a version of PyTorch; None stands for a new one."""
+    return "PYTORCH_ALLOC_CONF" if (version or _VARIABLE_VERSION) >= _VARIABLE_VERSION else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +88,23 @@ class AllocatorSettings:
         if len(text) > _MAX_LENGTH:
             raise OptionError(f"allocator settings: {len(text):,} characters exceed the limit of {_MAX_LENGTH:,}")
         settings, position = cls(), 0
-        while position < len(text):
+        while text[position:].strip():
             match = _SETTING.match(text, position)
             if match is None:
                 raise OptionError(f"allocator settings: expected name:value at {text[position:]!r}")
             settings = settings._set(*match.groups())
             position = match.end()
         minimum = settings.large_segment
-        if settings.max_split_size is not None and settings.max_split_size < minimum:
-            raise OptionError(
-                f"max_split_size_mb:{settings.max_split_size // MIB} is less than the size of a large segment, "
-                f"{size(minimum)}: PyTorch rejects values below {minimum // MIB}"
-            )
+        limited = {
+            "max_split_size_mb": settings.max_split_size,
+            "max_non_split_rounding_mb": settings.non_split_rounding,
+        }
+        for name, value in limited.items():
+            if value is not None and value < minimum:
+                raise OptionError(
+                    f"{name}:{value // MIB} is less than the size of a large segment, {size(minimum)}: "
+                    f"PyTorch rejects values below {minimum // MIB}"
+                )
         return settings
 
     @classmethod
@@ -137,9 +156,7 @@ class AllocatorSettings:
 
     def _set(self, name: str, value: str) -> AllocatorSettings:
         if name in ("expandable_segments", "throw_on_cudamalloc_oom"):
-            if value not in ("True", "False"):
-                raise OptionError(f"{name}:{value} is invalid: expected True or False")
-            on = value == "True"
+            on = _boolean(name, value)
             return replace(self, expandable=on) if name == "expandable_segments" else replace(self, throws=on)
         if name in ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"):
             attribute = name.removesuffix("_mb").removeprefix("max_non_").replace("large_segment_size", "large_segment")
@@ -159,7 +176,9 @@ class AllocatorSettings:
             return replace(self, **{key: number})
         if name == "backend" and value != "native":
             raise OptionError(f"backend:{value} cannot be replayed: replays simulate only the native allocator")
-        if name != "backend" and name not in _WITHOUT_EFFECT:
+        if name in _WITHOUT_EFFECT:
+            _check_without_effect(name, value)
+        elif name != "backend":
             raise OptionError(f"unknown allocator setting: {name}")
         return self
 
@@ -207,12 +226,28 @@ class AllocatorSettings:
 
 def _number(name: str, text: str, kind: type[Any]) -> Any:
     try:
-        number = kind(text)
+        number = kind(text if text.isascii() and "_" not in text else "")  # which Python accepts, unlike PyTorch
     except ValueError:
         raise OptionError(f"{name}:{text} is invalid: expected a number") from None
     if number >= _MAX_NUMBER:
         raise OptionError(f"{name}:{text} is too large: expected less than 2**40")
     return number
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in ("True", "False"):
+        raise OptionError(f"{name}:{text} is invalid: expected True or False")
+    return text == "True"
+
+
+def _check_without_effect(name: str, text: str) -> None:
+    if _WITHOUT_EFFECT[name] == "boolean":
+        _boolean(name, text)
+    elif name == "pinned_num_register_threads":
+        if _power_of_two(name, text) > _MAX_THREADS:
+            raise OptionError(f"{name}:{text} is too large: expected {_MAX_THREADS} or less")
+    elif _number(name, text, int) < (name == "pinned_reserve_segment_size_mb"):
+        raise OptionError(f"{name}:{text} is too small")
 
 
 def _divisions(text: str) -> tuple[int, ...]:
@@ -225,7 +260,7 @@ def _divisions(text: str) -> tuple[int, ...]:
         key, separator, value = (part.strip() for part in item.partition(":"))
         if not separator:
             raise OptionError(f"{name}: {item!r} is invalid: expected SIZE:DIVISIONS")
-        count = _power_of_two(name, value)
+        count = 0 if value == "0" else _power_of_two(name, value)
         if key == ">":
             divisions[next_entry:] = [count] * (_INTERVALS - next_entry)
             continue
@@ -239,6 +274,6 @@ def _divisions(text: str) -> tuple[int, ...]:
 
 def _power_of_two(name: str, text: str) -> int:
     number = int(_number(name, text, int))
-    if number < 0 or number & (number - 1):
+    if number < 1 or number & (number - 1):
         raise OptionError(f"{name}: {text} is not a power of two")
     return number

@@ -41,16 +41,23 @@ class Alternative:
     Attributes:
         settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
         replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
-        peaks: ``reserved_range`` of the replay. For a long recording, only the peak of this replay if these settings
-            save less than 5%.
-        fits: Whether all requests are served within `SettingsComparison.limit`; None if there is no limit, or if it
-            depends on the unknown addresses of new segments.
+        peaks: For the recorded settings, the recorded peak of reserved memory, twice. For other settings,
+            ``reserved_range`` of the replay; for a long recording, only the peak of this replay if they save less than
+            5%.
+        fits_bounds: Whether all requests are served within each of the bounds of `SettingsComparison.limit`; None if it
+            depends on the unknown addresses of new segments, or if there is no limit.
     """
 
     settings: str
     replay: Replay
     peaks: tuple[int, int]
-    fits: bool | None
+    fits_bounds: tuple[bool | None, bool | None]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether all requests are served within the limit; None if it is unknown."""
+        low, high = self.fits_bounds
+        return low if low == high else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values without curves as JSON-serializable data. Sizes are in bytes."""
@@ -73,8 +80,9 @@ class SettingsComparison:
         recorded: The recorded settings.
         alternatives: The other settings, from best to worst.
         without_effect: Settings with which every request is served as with the recorded or the default settings.
-        limit: Limit of reserved memory in bytes to which ``fits`` refers: the given capacity or the limit of
-            the recording. If both are unknown and a request failed, the highest reserved memory; None without a limit.
+        limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
+            that was available when the last request failed, or the limit that the program had set. They are equal if
+            the limit is known. None without a limit.
         blockers: The blocks in use that kept the last request that failed from being served or, if no request failed,
             those because of which reserved memory reached its peak. None if at least 95% of the reserved memory was in
             use, or if the replay does not reproduce the recording.
@@ -86,7 +94,7 @@ class SettingsComparison:
     recorded: Alternative
     alternatives: tuple[Alternative, ...]
     without_effect: tuple[str, ...]
-    limit: int | None
+    limit: tuple[int, int] | None
     blockers: SegmentBlockers | None
 
     @property
@@ -105,17 +113,20 @@ class SettingsComparison:
             return None
         error = self.verification.largest_error
         if self.limit is not None and recorded.fits != best.fits:
-            return best if best.fits and best.replay.smallest_capacity + error <= self.limit else None
-        saved = recorded.replay.reserved_peak - best.peaks[1]
-        return best if saved >= max(_WORTHWHILE * recorded.replay.reserved_peak, error) else None
+            return best if best.fits and best.replay.smallest_capacity + error <= self.limit[0] else None
+        saved = recorded.peaks[1] - best.peaks[1]
+        return best if saved >= max(_WORTHWHILE * recorded.peaks[1], error) else None
 
     @property
     def missing(self) -> int:
-        """Bytes by which the limit would have to be raised so that the best setting fits; 0 if any setting may fit."""
+        """Bytes by which the limit, or its lower bound, would have to be raised so that the best setting fits.
+
+        0 if any setting may fit.
+        """
         items = (self.recorded, *self.alternatives)
         if self.limit is None or any(item.fits is not False for item in items):
             return 0
-        return max(min(item.replay.smallest_capacity for item in items) - self.limit, 0)
+        return max(min(item.replay.smallest_capacity for item in items) - self.limit[0], 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON-serializable data. Sizes are in bytes."""
@@ -124,7 +135,7 @@ class SettingsComparison:
             "device": self.device,
             "exact": not self.verification.difference,
             "difference": self.verification.difference,
-            "limit": self.limit,
+            "limit": None if self.limit is None else list(self.limit),
             "missing": self.missing,
             "pins": None if self.blockers is None else self.blockers.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
@@ -154,20 +165,17 @@ def compare_settings(
     """
     verification = verified(snapshot, snapshot.timeline(device).device)
     recording = verification.recording
-    limit = recording.limit[0] if recording.limit[1] is not None else None
-    if capacity is not None:
-        limit = parse_capacity(capacity)
+    recorded, limit = _recorded(snapshot, verification, None if capacity is None else parse_capacity(capacity))
 
-    def alternative(text: str | None) -> Alternative:
-        collects = AllocatorSettings.parse(text or "").collection_threshold > 0
-        result = replay(snapshot, recording.device, text, limit if collects else None)
-        peak, recorded_peak = result.reserved_peak, verification.run.allocator.peak
-        all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded_peak
+    def alternative(text: str) -> Alternative:
+        collects = AllocatorSettings.parse(text).collection_threshold > 0
+        result = replay(snapshot, recording.device, text, limit[0] if collects and limit else None)
+        peak = result.reserved_peak
+        all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        return Alternative(text or "", result, peaks, None if limit is None else result.fits(limit))
+        return Alternative(text, result, peaks, _fits(result, limit))
 
     texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
-    recorded = alternative(None)
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
     different: dict[AllocatorSettings, str] = {}
@@ -187,6 +195,29 @@ def compare_settings(
         limit,
         None if blocked is None else segment_blockers(snapshot, recording, blocked),
     )
+
+
+def _recorded(
+    snapshot: SnapshotData, verification: Verification, capacity: int | None
+) -> tuple[Alternative, tuple[int, int] | None]:
+    """Return the recorded settings with what was recorded, and `SettingsComparison.limit`."""
+    recording = verification.recording
+    result = replay(snapshot, recording.device)
+    failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0
+    low, high = recording.limit if capacity is None else (capacity, capacity)
+    if failed and high is not None and not verification.difference and result.failing_capacity is None:
+        needed = result.smallest_capacity  # a limit of this size would have been sufficient
+        high = needed - 1 if low < needed <= high else high
+    limit = None if high is None else (low, high)
+    peak = recording.timeline.reserved_peak or 0
+    return Alternative("", result, (peak, peak), (False, False) if failed else _fits(result, limit)), limit
+
+
+def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, bool | None]:
+    if limit is None:
+        return None, None
+    low = result.fits(limit[0])
+    return low, low if limit[0] == limit[1] else result.fits(limit[1])
 
 
 def _blocked_request(verification: Verification) -> int | None:

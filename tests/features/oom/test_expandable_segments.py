@@ -1,5 +1,6 @@
 """The sentence about expandable segments below an out-of-memory error, from a real recording."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ from fakes import reports
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom import expandable_segments
 from ipygpumem.features.oom.model import FailedAllocation
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
+from snapshot import files
 
 MIB = 1 << 20
 SNAPSHOT = Path(__file__).parents[2] / "data" / "oom_fragmented.pickle.xz"
@@ -17,9 +22,9 @@ SNAPSHOT = Path(__file__).parents[2] / "data" / "oom_fragmented.pickle.xz"
 def panel(monkeypatch):
     monkeypatch.setattr(oom, "holders", lambda: None)
 
-    def panel_advice(limit=1716, count=1, snapshot=SNAPSHOT):
-        reading = reports.before(reserved=1600 * MIB)
-        failure = FailedAllocation("cuda:0", 32 * MIB, limit * MIB, 100 << 30, reading=reading)
+    def panel_advice(limit=1716, count=1, snapshot=SNAPSHOT, reserved=1600, free=100 << 10):
+        reading = reports.before(reserved=reserved * MIB)
+        failure = FailedAllocation("cuda:0", 32 * MIB, limit * MIB, free * MIB, reading=reading)
         return [text for text in oom.failure_report([failure], count, caught=True, snapshot=snapshot).advice if text]
 
     return panel_advice
@@ -28,6 +33,23 @@ def panel(monkeypatch):
 def test_memory_left_with_expandable_segments(panel):
     expected = "with expandable segments, 16.0 MiB would have been left: set PYTORCH_ALLOC_CONF=expandable_"
     assert any(text.startswith(expected) for text in panel())
+
+
+@pytest.mark.parametrize(("torch", "variable"), [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.0", "PYTORCH_ALLOC_CONF")])
+def test_panel_agrees_with_whatif(panel, tmp_path, torch, variable):
+    """Both use the limit and the version of PyTorch in the file."""
+    recording = files.raw("oom_fragmented")
+    for event in recording["device_traces"][0]:
+        if event["action"] == "oom":
+            event["device_free"] = 8 * MIB
+    recording["ipygpumem"] = {"torch": torch}
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    expected = f"with expandable segments, 18.0 MiB would have been left: set {variable}=expandable_segments:True"
+    assert expected in panel(limit=2000, snapshot=path, reserved=1710, free=8)
+    compared = compare_settings(Snapshot.load(path), settings=["expandable_segments:True"])
+    (event,) = compared.verification.recording.trace.events(Action.OOM)
+    assert compared.limit[0] - int(compared.alternatives[0].replay.reserved.bytes[event + 1]) == 18 * MIB
 
 
 def test_expandable_segments_that_are_not_enough(panel):

@@ -1,9 +1,12 @@
+import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 
 from ipygpumem.cli import main
+from snapshot import files
 
 DATA = Path(__file__).parents[2] / "data"
 OOM = str(DATA / "oom_fragmented.pickle.xz")
@@ -20,11 +23,12 @@ def test_table(capsys):
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert status == 0
     assert lines[1:5] == [
-        "reserved peak fits from within 1,716 MiB",
+        "reserved peak fits from within 1,716 to 1,740 MiB",
         "as recorded 1,716 MiB 1,740 MiB out of memory",
         "expandable_segments:True 1,700 MiB 1,664 MiB yes",
         "max_split_size_mb:32 1,788 MiB 1,748 MiB out of memory",
     ]
+    assert "The memory available to PyTorch when the request failed is known only to be in this range." in lines
     assert "Recommendation: set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported." in lines
     assert "project/experiment.py:18 forward 180 MiB 60 MiB 192 MiB 24" in lines
     assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
@@ -53,12 +57,89 @@ def test_default_settings(capsys):
 def test_result_depends_on_addresses(capsys):
     file, setting = str(DATA / "collection.pickle.xz"), "roundup_power2_divisions:4"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1250MiB")
-    assert output.splitlines()[3].endswith("1,252 MiB  depends on addresses")
+    assert output.splitlines()[3].endswith("1,242 MiB  depends on addresses")
     assert "\nWhether one of these settings is enough depends on the addresses of new segments.\n" in output
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1200MiB")
     assert output.splitlines()[3].endswith("out of memory")
     _, output, _ = shell(capsys, str(DATA / "gpt_two_sizes.pickle.xz"), "--set", setting, "--capacity", "10MiB")
-    assert output.splitlines()[3].endswith("818 MiB  out of memory"), "blocks older than the recording need 594 MiB"
+    assert output.splitlines()[3].endswith("878 MiB  out of memory"), "blocks older than the recording need 594 MiB"
+
+
+def test_result_depends_on_the_limit(capsys):
+    """A memory fraction, which the file does not contain, limited the recording."""
+    file, settings = (
+        str(DATA / "variable_lengths_oom.pickle.xz"),
+        ("max_split_size_mb:64", "roundup_power2_divisions:8"),
+    )
+    _, output, _ = shell(capsys, file, "--set", settings[0], "--set", settings[1])
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert lines[1].endswith("within 3,120 to 3,350 MiB")
+    assert lines[3] == "max_split_size_mb:64 8,530 MiB 3,186 MiB depends on limit"
+    assert lines[4] == "roundup_power2_divisions:8 4,650 MiB 3,356 MiB out of memory"
+    assert "Whether one of these settings is enough depends on the memory that was available." in lines
+    _, output, _ = shell(capsys, OOM, "--set", "roundup_power2_divisions:4")
+    assert "\nNone of these settings is enough: up to 24.0 MiB more memory is required.\n" in output
+
+
+def test_approximate_replay(capsys, tmp_path):
+    """The recorded peak is shown, not that of the replay."""
+    recording = files.raw("collection")
+    recording["allocator_settings"]["garbage_collection_threshold"] = 0.0
+    path = tmp_path / "changed.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    _, output, _ = shell(capsys, str(path), "--set", "expandable_segments:True")
+    assert " ".join(output.splitlines()[2].split()).startswith("as recorded 1,274 MiB ")
+    assert "differs from the recording (event " in output
+    assert "; its peak is 1,312 MiB.\n" in output
+
+
+def test_larger_limits_that_fail(capsys):
+    """Garbage collection frees segments at other times."""
+    file = str(DATA / "collection.pickle.xz")
+    _, output, _ = shell(capsys, file, "--set", "", "--capacity", "24GiB")
+    note = '\nSome limits larger than "fits from" are not enough: default settings (up to 1,174 MiB).\n'
+    assert " 1,160 MiB " in output.splitlines()[3]
+    assert note in output
+
+
+def test_no_table_without_partly_used_segments(capsys):
+    _, output, _ = shell(capsys, str(DATA / "cuda_graphs.pickle.xz"), "--set", "expandable_segments:True")
+    lines = output.splitlines()
+    assert lines[lines.index("") + 1 :][:2] == [
+        "memory when 96.0 MiB was requested (event 1,713)",
+        "The request was served from new memory; the reserved memory rose to 1.2 GiB.",
+    ]
+    assert "grow by up to 25%, would have lowered" in lines[-1]
+
+
+def test_recorded_setting(capsys):
+    file, setting = str(DATA / "two_streams_expandable.pickle.xz"), "expandable_segments:True"
+    _, output, _ = shell(capsys, file, "--set", setting)
+    assert "\nNone of these settings has an effect on the requests.\n" in output
+
+
+def test_other_devices(capsys, tmp_path):
+    recording = files.raw("oom_fragmented")
+    copied = copy.deepcopy([segment for segment in recording["segments"] if segment["device"] == 0])
+    recording["segments"] = [*recording["segments"], *({**segment, "device": 1} for segment in copied)]
+    recording["device_traces"] = [recording["device_traces"][0], list(recording["device_traces"][0])]
+    path = tmp_path / "two.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    for device, other in ((0, 1), (1, 0)):
+        _, output, _ = shell(capsys, str(path), "--device", str(device), "--set", "max_split_size_mb:32")
+        assert output.splitlines()[0] == f"two.pickle GPU {device}"
+        assert f"\nThe file also contains allocations on GPU {other}: select a device with --device.\n" in output
+
+
+@pytest.mark.parametrize(("torch", "note"), [("", " (PyTorch 2.11 or later)"), ("2.11.0", "")])
+def test_recommended_setting_of_new_versions(capsys, tmp_path, torch, note):
+    recording = files.raw("oom_fragmented")
+    recording["ipygpumem"] = {"torch": torch} if torch else {}
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    _, output, _ = shell(capsys, str(path), "--set", "large_segment_size_mb:64")
+    setting = "PYTORCH_ALLOC_CONF=large_segment_size_mb:64"
+    assert f"\nRecommendation: set {setting} before torch is imported{note}.\n" in output
 
 
 def test_capacity_and_json(capsys):

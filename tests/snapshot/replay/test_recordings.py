@@ -21,6 +21,7 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
+from ipygpumem.snapshot.replay.smallest_capacity import smallest_capacity
 from ipygpumem.snapshot.replay.verification import verified
 from snapshot import files
 from snapshot.replay.test_allocator import make
@@ -91,6 +92,58 @@ def test_smallest_capacity():
     assert failing.reserved_peak <= 1872 * MIB
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("collection", "garbage_collection_threshold:0.8"),
+        ("collection", "roundup_power2_divisions:4"),
+        ("gpt_small", "roundup_power2_divisions:4"),
+        ("variable_lengths_oom", "garbage_collection_threshold:0.6"),
+        ("collection", ""),
+        ("resnet50", ""),
+    ],
+)
+def test_smallest_capacity_is_confirmed(name, settings):
+    """Larger limits can fail, above all with garbage collection, which frees segments at a share of the limit."""
+    replay = files.snapshot(name).replay(settings, "300 GiB")
+    smallest = replay.smallest_capacity
+    assert replay.fits(smallest) is not False
+    for below in range(2, 18, 2):
+        failing = files.snapshot(name).replay(settings, smallest - below * MIB)
+        assert failing.failure is not None or smallest - below * MIB < replay.allocated_peak
+    if replay.failing_capacity is not None:
+        assert replay.failing_capacity > smallest
+        assert files.snapshot(name).replay(settings, replay.failing_capacity).failure is not None
+    if (name, settings) == ("collection", ""):
+        assert replay.failing_capacity == 1174 * MIB
+
+
+def test_search_for_the_smallest_capacity():
+    tested = []
+
+    def sufficient(limit):
+        tested.append(limit)
+        return limit if limit in {20 * MIB, 26 * MIB} or 30 * MIB <= limit != 44 * MIB else None
+
+    found = smallest_capacity(sufficient, 40 * MIB, 10 * MIB, lambda: 60 * MIB, 4)
+    assert found == (20 * MIB, 44 * MIB)
+    tested.clear()
+    assert smallest_capacity(sufficient, 28 * MIB, 10 * MIB, lambda: 60 * MIB, None) == (60 * MIB, None)
+    assert tested == [28 * MIB]
+
+
+def test_capacity_below_the_blocks_before_the_recording():
+    snapshot = files.snapshot("gpt_small")
+    replay = snapshot.replay("", capacity="10 MiB")
+    in_use = int(snapshot.replay("").state(-1).blocks["rounded"].sum())
+    assert (replay.failure.event, replay.failure.size, replay.failure.allocated) == (-1, in_use, in_use)
+    assert replay.failure.segment == replay.failure.reserved == replay.reserved.bytes[0] == replay.reserved_peak
+    assert replay.fits(10 * MIB) is False
+    cached = snapshot.replay("", capacity=replay.reserved_peak)  # the cached segments are freed
+    assert cached.failure.event > 0
+    assert cached.reserved.bytes[0] == replay.reserved_peak < snapshot.replay("").reserved.bytes[0]
+
+
 def test_out_of_memory_error_under_other_settings():
     snapshot = files.snapshot("oom_fragmented")
     event = int(snapshot.timeline().trace.events(Action.OOM)[0])
@@ -155,8 +208,18 @@ def test_difference_is_reported():
     assert replay.grade == "approximate"
     assert "the recorded settings do not reproduce the recording (event " in replay.reason
     assert best.fits
-    assert best.replay.smallest_capacity + compared.verification.largest_error > compared.limit
+    assert best.replay.smallest_capacity + compared.verification.largest_error > compared.limit[0]
     assert compared.recommended is None
+
+
+def test_recorded_peak_of_an_approximate_replay():
+    changed = files.raw("collection")
+    changed["allocator_settings"]["garbage_collection_threshold"] = 0.0
+    compared = compare_settings(Snapshot.load(changed), settings=["roundup_power2_divisions:4"])
+    assert compared.recorded.peaks == (1274 * MIB,) * 2
+    assert compared.recorded.replay.reserved_peak == 1312 * MIB
+    assert compared.recorded.fits is False
+    assert compared.limit == (1274 * MIB, 1300 * MIB - 1), "an approximate replay does not narrow the bounds"
 
 
 def _without_alloc(file):
@@ -200,7 +263,7 @@ def test_settings_that_need_a_capacity():
 
 def test_settings_are_compared():
     compared = compare_settings(files.snapshot("oom_fragmented"))
-    assert compared.limit == 1716 * MIB
+    assert compared.limit == (1716 * MIB, 1740 * MIB - 1), "with 1,740 MiB, no request would have failed"
     assert compared.recommended.settings == "expandable_segments:True"
     assert [item.fits for item in compared.alternatives] == [True, True, False, False]
     assert compared.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
@@ -363,7 +426,32 @@ def test_limit_of_the_program():
     recording = files.raw("oom_fragmented")
     recording["ipygpumem"] = {"devices": [{"index": 0, "limit": 1738 * MIB}]}
     compared = compare_settings(Snapshot.load(recording), settings=["max_split_size_mb:32"])
-    assert (compared.limit, compared.recorded.fits, compared.missing) == (1738 * MIB, False, 2 * MIB)
+    assert compared.limit == (1738 * MIB,) * 2
+    assert (compared.recorded.fits, compared.missing) == (False, 2 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("free", "limit", "available"),
+    [
+        (10, None, 1720),  # the device was full: 1,710 MiB were reserved
+        (10, 1800, 1720),
+        (10, 1716, 1716),
+        (31, None, 1741),
+        (32, 1712, 1712),  # was lowered while the program ran
+        (32, 1700, None),  # was set after the failure
+        (32, None, None),
+        (None, None, None),
+    ],
+)
+def test_available_memory(free, limit, available):
+    """Sizes in MiB. The request of 32 MiB failed because of the limit if this amount was free on the device."""
+    recording = files.raw("oom_fragmented")
+    (event,) = (event for event in recording["device_traces"][0] if event["action"] == "oom")
+    event.pop("device_free")
+    event |= {} if free is None else {"device_free": free * MIB}
+    recording["ipygpumem"] = {"devices": [{"index": 0, **({} if limit is None else {"limit": limit * MIB})}]}
+    bounds = (1716 * MIB, 1742 * MIB - 1) if available is None else (available * MIB,) * 2
+    assert Recording(Snapshot.load(recording), 0).limit == bounds
 
 
 def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):

@@ -1,9 +1,12 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import KIB, MIB
-from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.settings import AllocatorSettings, settings_variable
 
 
 def rounded(size, text=""):
@@ -60,7 +63,7 @@ def test_segment_sizes(size, text, expected):
         "expandable_segments:True",
         "max_split_size_mb:128,garbage_collection_threshold:0.8",
         "roundup_power2_divisions:4",
-        "large_segment_size_mb:64,max_non_split_rounding_mb:32,per_process_memory_fraction:0.5",
+        "large_segment_size_mb:64,max_non_split_rounding_mb:96,per_process_memory_fraction:0.5",
     ],
 )
 def test_text_can_be_parsed_again(text):
@@ -79,6 +82,17 @@ def test_text_can_be_parsed_again(text):
         ("garbage_collection_threshold:1.5", "expected a number between 0 and 1"),
         ("roundup_power2_divisions:3", "3 is not a power of two"),
         ("large_segment_size_mb:10", "too small"),
+        ("max_non_split_rounding_mb:19", "PyTorch rejects values below 20"),
+        ("max_non_split_rounding_mb:32,large_segment_size_mb:64", "PyTorch rejects values below 64"),
+        ("max_split_size_mb:1_00", "expected a number"),
+        ("max_split_size_mb:\u0663\u0660", "expected a number"),
+        ("roundup_power2_divisions:0", "0 is not a power of two"),
+        ("roundup_power2_divisions:[0:4]", "0 is not a power of two"),
+        ("pinned_use_background_threads:1", "expected True or False"),
+        ("pinned_num_register_threads:3", "3 is not a power of two"),
+        ("pinned_num_register_threads:256", "expected 128 or less"),
+        ("pinned_reserve_segment_size_mb:0", "too small"),
+        ("pinned_max_register_threads:8", "unknown allocator setting"),  # is not one of PyTorch's settings
         ("backend:cudaMallocAsync", "cannot be replayed"),
         ("expandable_segments", "expected name:value"),
         ("roundup_power2_divisions:[256]", "expected SIZE:DIVISIONS"),
@@ -91,6 +105,44 @@ def test_text_can_be_parsed_again(text):
 def test_invalid_settings(text, message):
     with pytest.raises(OptionError, match=message):
         AllocatorSettings.parse(text)
+
+
+def test_pytorch_rejects_the_same_settings():
+    """PyTorch's parser for the settings of all accelerators needs no GPU; other processes keep their settings."""
+    torch = pytest.importorskip("torch")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        pytest.skip("this version has no parser that works without a GPU, or other limits")
+    valid = ["", " ", "max_split_size_mb:20", "max_non_split_rounding_mb:20", "roundup_power2_divisions:[256:0]"]
+    valid += ["large_segment_size_mb:64,max_non_split_rounding_mb:64", "expandable_segments:True,"]
+    valid += ["garbage_collection_threshold:.5", "pinned_use_background_threads:True", "pinned_max_cached_size_mb:0"]
+    invalid = ["max_split_size_mb:19", "max_non_split_rounding_mb:19", "max_split_size_mb:1_00"]
+    invalid += ["max_non_split_rounding_mb:32,large_segment_size_mb:64", "roundup_power2_divisions:0"]
+    invalid += ["roundup_power2_divisions:[0:4]", "large_segment_size_mb:10", "expandable_segments:true"]
+    invalid += ["garbage_collection_threshold:1", "pinned_use_background_threads:1", "max_split_size_mb:x"]
+    code = """
+import sys, torch
+for text in sys.argv[1:]:
+    try:
+        torch._C._accelerator_setAllocatorSettings(text)
+        print("valid")
+    except Exception:
+        print("invalid")
+"""
+    run = subprocess.run([sys.executable, "-c", code, *valid, *invalid], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["valid"] * len(valid) + ["invalid"] * len(invalid)
+    for text in valid:
+        AllocatorSettings.parse(text)
+    for text in invalid:
+        with pytest.raises(OptionError):
+            AllocatorSettings.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("version", "variable"),
+    [((2, 8), "PYTORCH_CUDA_ALLOC_CONF"), ((2, 9), "PYTORCH_ALLOC_CONF"), (None, "PYTORCH_ALLOC_CONF")],
+)
+def test_environment_variable(version, variable):
+    assert settings_variable(version) == variable
 
 
 def test_settings_without_effect_and_spaces():

@@ -1,0 +1,72 @@
+"""The segments and blocks from before the first event of a recording, in the allocator of a replay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.core.units import GIB, MIB
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
+from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.settings import SMALL
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.run import ReplayRun
+
+UNKNOWN_TOTAL = 140 * GIB
+"""Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
+
+
+def add_initial_state(result: ReplayRun) -> None:
+    """Add the segments and blocks from before the first event to the allocator of a replay."""
+    recording, allocator = result.recording, result.allocator
+    segments, blocks = recording.initial.segments, recording.initial.blocks
+    block_sizes = recording.initial_sizes()
+    sizes, starts = block_sizes.tolist(), blocks["address"].tolist()
+    for row, address, size in zip(blocks["row"].tolist(), starts, sizes, strict=True):
+        result.addresses[row], result.sizes[row] = address, size
+    owner = find_range(segments, blocks["address"])
+    blocks_of = np.searchsorted(owner, np.arange(len(segments) + 1)).tolist()
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    free: list[tuple[int, int, int]] = []
+    for number, segment in enumerate(segments):
+        address, size, small = (int(segment[name]) for name in ("address", "size", "small"))
+        inside = range(blocks_of[number], blocks_of[number + 1])
+        if small < 0:  # unknown for ranges that were unmapped later
+            small = int(size % SMALL_SEGMENT == 0 and all(sizes[block] <= SMALL for block in inside))
+        pool = int(recording.segment_pools[number]) + small
+        if segment["expandable"]:
+            ranges.setdefault(pool, []).append((address, size))
+        else:
+            allocator.add_segment(address, size)
+        position = address
+        for block in inside:
+            free.append((pool, position, starts[block] - position))
+            position = starts[block] + sizes[block]
+        free.append((pool, position, address + size - position))
+    first = sorted(mapped[0][0] for mapped in ranges.values())
+    for pool, mapped in ranges.items():
+        start = mapped[0][0]
+        longest = start + (recording.total or UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
+        end = min([longest, *(other for other in first if other > start)])
+        allocator.add_range(pool, start, max(end, sum(mapped[-1])), mapped)
+    for pool, address, size in free:
+        if size > 0:
+            allocator.free(pool, address, size)
+
+
+def fits_initially(result: ReplayRun) -> bool:
+    """Free the cached segments from before the recording if they exceed the limit; return whether the others fit."""
+    allocator = result.allocator
+    if allocator.reserved > allocator.limit:
+        allocator.release_cached(0)
+        allocator.events.clear()
+        allocator.peak = allocator.reserved
+        if allocator.raises_limit:
+            allocator.limit = max(allocator.limit, allocator.reserved)
+    if allocator.reserved > allocator.limit:
+        in_use = allocator.reserved - result.free()
+        result.fail(BEFORE, in_use, allocator.reserved)
+        return False
+    return True

@@ -1,0 +1,69 @@
+"""Search for the smallest limit of reserved memory under which a recording succeeds.
+
+The limits that are sufficient need not form one range: with a larger limit, cached segments are freed at other times,
+and the free blocks that remain may be less suitable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ipygpumem.core.units import MIB
+
+STEP = 2 * MIB
+"""Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
+
+
+class SmallestCapacity(NamedTuple):
+    """Result of a search. Sizes are in bytes.
+
+    Attributes:
+        limit: Smallest limit that was found to be sufficient.
+        failing: Largest limit above it that was found to be insufficient; None if all tested limits were sufficient.
+    """
+
+    limit: int
+    failing: int | None
+
+
+def smallest_capacity(
+    sufficient: Callable[[int], int | None],
+    estimate: int,
+    lowest: int,
+    highest: Callable[[], int],
+    probes: int | None,
+) -> SmallestCapacity:
+    """Return the smallest limit that is sufficient.
+
+    Args:
+        sufficient: Replays the requests within a limit, and returns the smallest limit for which this replay would be
+            the same; None if a request fails.
+        estimate: Limit that is probably sufficient.
+        lowest: Lower bound on the result.
+        highest: Returns a limit that is certainly sufficient.
+        probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
+            for a single test of ``estimate``.
+    """
+    passing, failing = sufficient(estimate), lowest - 1
+    if passing is None or probes is not None:
+        end = highest()
+    if passing is None:
+        passing, failing = end, estimate if estimate < end else failing
+    if probes is None:
+        return SmallestCapacity(passing, None)
+    while passing - failing > STEP:
+        middle = (passing + failing) // 2 // STEP * STEP
+        middle = middle if failing < middle < passing else (passing + failing) // 2
+        result = sufficient(middle)
+        passing, failing = (passing, middle) if result is None else (result, failing)
+    count = 0
+    while count < probes and passing - (count + 1) * STEP >= lowest:
+        count += 1
+        result = sufficient(passing - count * STEP)
+        if result is not None:
+            passing, count = result, 0
+    near = (passing + number * STEP for number in range(1, probes + 1))
+    far = (passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1))
+    larger = sorted({limit for limit in (*near, *far) if passing < limit < end}, reverse=True)
+    return SmallestCapacity(passing, next((limit for limit in larger if sufficient(limit) is None), None))
