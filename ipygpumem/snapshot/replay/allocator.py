@@ -89,12 +89,18 @@ class Allocator(ExpandableSegments):
         del self._starts[address + size]
         return address, size
 
-    def release_cached(self, request: int, private: frozenset[int] = frozenset()) -> None:
+    def release_cached(
+        self, request: int, private: frozenset[int] = frozenset(), *, only_private: bool = False
+    ) -> None:
         """Free all segments that are not in use, as ``torch.cuda.empty_cache`` does.
 
-        ``private`` contains the indices of the private pools that no CUDA graph and no ``MemPool`` uses any longer.
+        Args:
+            request: Request that caused it, as in `SegmentEvent`.
+            private: Indices of the private pools that no CUDA graph and no ``MemPool`` uses any longer.
+            only_private: Whether the segments of the default pool are kept.
         """
-        allowed = [number for number, pool in enumerate(self.pools) if not pool.private or pool.id in private]
+        pools = enumerate(self.pools)
+        allowed = [number for number, pool in pools if (pool.id in private if pool.private else not only_private)]
         groups: dict[tuple[int, bool], list[int]] = {}
         for number in allowed:
             pool = self.pools[number]

@@ -31,6 +31,8 @@ class ExpandableSegments(FreeBlocks):
     Attributes:
         limit: Limit of reserved memory in bytes.
         ranges: End and pool index of the address range of each expandable segment, by start.
+        releases_ranges: Whether the addresses of an expandable segment are released when all of its memory is unmapped.
+            This changes only addresses.
         steps: Remaining number of unmapped blocks that the replay may examine.
     """
 
@@ -49,6 +51,7 @@ class ExpandableSegments(FreeBlocks):
         super().__init__(settings, pools, collects=collects)
         self.ranges: dict[int, tuple[int, int]] = {}
         self.limit = limit
+        self.releases_ranges = False
         self._by_fraction = by_fraction
         self._total = total
         self._choose_address = choose_address
@@ -178,6 +181,12 @@ class ExpandableSegments(FreeBlocks):
         self._add_unmapped(pool, first, last - first)
         self.reserved -= last - first
         self.events.append(SegmentEvent(Action.UNMAP, first, last - first, request))
+        end = self.ranges[base][0]
+        if self.releases_ranges and self._unmapped_sizes.get(base) == end - base:
+            self._remove_unmapped(pool, base)
+            self._range_starts.remove(base)
+            self._bounds.discard(base)
+            del self.ranges[base]
 
     def _add_unmapped(self, pool: int, start: int, size: int) -> None:
         end = start + size

@@ -12,7 +12,7 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.model.segment_history import find_range
-from ipygpumem.snapshot.replay.address_ranges import union
+from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_pools
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.memory_limit import available_memory, program_limit
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -45,12 +45,14 @@ class ReleasedSegments:
             ``torch.cuda.empty_cache``.
         private: Indices of the private pools to which segments belonged. The recording shows which private
             pools had segments freed, but not which private pools were no longer in use.
+        only_private: Whether no segment belonged to the default pool, as if a ``MemPool`` was deleted.
     """
 
     first: int
     count: int
     retry: bool
     private: frozenset[int] = frozenset()
+    only_private: bool = False
 
 
 def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
@@ -138,10 +140,12 @@ class Recording:
         stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
         pool_id = snapshot.history(self.device).pools(rows)
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
-        pool_id = self._complete_pools(pool_id)
-        private = {number for number, pool in enumerate(snapshot.pools) if pool != (0, 0)}
-        default = next((number for number, pool in enumerate(snapshot.pools) if pool == (0, 0)), -1)
-        pool_id = np.where(pool_id < 0, default, pool_id)
+        small = self.settings.round(allocations.size) <= SMALL
+        completed = expandable_pools(snapshot, self.timeline, initial, pool_id, small)
+        self._pool_of_event = completed.of_events
+        self._default = default = default_pool(snapshot.pools)
+        private = set(range(len(snapshot.pools) + completed.inferred)) - {default}
+        pool_id = np.where(completed.of_allocations < 0, default, completed.of_allocations)
         streams = np.append(stream, initial["stream"])
         ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
         handles = distinct(streams)
@@ -156,20 +160,6 @@ class Recording:
         ]
         self.segment_pools = inverse[len(rows) :] * 2
         return pools, inverse[: len(rows)] * 2
-
-    def _complete_pools(self, pool_id: Ints) -> Ints:
-        """Return the pools of all allocations. All parts of an expandable segment belong to one pool."""
-        trace, initial, addresses = self.trace, self.initial.segments, self.allocations.address
-        mapped, expandable = trace.events(Action.MAP), initial["expandable"]
-        if not len(mapped):
-            return pool_id
-        start = np.append(trace.address[mapped], initial["address"][expandable])
-        ranges = union(start, np.append(trace.size[mapped], initial["size"][expandable]))
-        place = np.searchsorted(ranges[:, 0], addresses, side="right") - 1
-        inside = (place >= 0) & (addresses < ranges[place, 1])
-        pools = np.full(len(ranges), -1, np.int64)
-        np.maximum.at(pools, place[inside], pool_id[inside])
-        return np.where(inside & (pool_id < 0), pools[place], pool_id)
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         trace, allocations = self.trace, self.allocations
@@ -199,22 +189,23 @@ class Recording:
             event, following = int(events[first]), int(events[end - 1]) + 1
             retry = actions[following] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
             retry = bool(retry) and self._serves_request(event, following)
-            releases.append(ReleasedSegments(event, end - first, retry, self._private_pools(events[first:end])))
+            pools = self._pools_of(events[first:end])
+            private = frozenset(pools - {self._default})
+            releases.append(ReleasedSegments(event, end - first, retry, private, bool(private) and private == pools))
         releases += trace.events(Action.OOM).tolist()
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
 
-    def _private_pools(self, events: Ints) -> frozenset[int]:
-        """Return the indices of the private pools to which freed segments belonged."""
-        trace = self.trace
+    def _pools_of(self, events: Ints) -> set[int]:
+        """Return the indices of the pools to which freed segments belonged."""
+        trace, pools = self.trace, self._pool_of_event[events]
         if 2 * len(self._default_pools) == len(self.pools):
-            return frozenset()
-        pools = set(trace.pool[events].tolist())
-        unknown = events[trace.pool[events] < 0]  # before torch 2.12
+            return {self._default}
+        unknown = events[pools < 0]  # before torch 2.12
         rows, addresses = self._rows_by_address
         place = np.searchsorted(addresses, trace.address[unknown] + trace.size[unknown]) - 1
-        inside = rows[place[(place >= 0) & (addresses[place] >= trace.address[unknown])]]
-        pools.update(self.pools[number].id for number in self.pool_of[inside].tolist())
-        return frozenset(pools)
+        is_inside = (place >= 0) & (addresses[place] >= trace.address[unknown])
+        found = {self.pools[number].id for number in self.pool_of[rows[place[is_inside]]].tolist()}
+        return set(pools[pools >= 0].tolist()) | found | (set() if is_inside.all() else {self._default})
 
     @cached_property
     def _rows_by_address(self) -> tuple[Ints, Ints]:

@@ -152,6 +152,7 @@ def run(
         choose_address=lambda size: choose(allocator, size),
     )
     allocator.raises_limit = raises_limit
+    allocator.releases_ranges = recorded
     allocator.steps += _STEPS_PER_EVENT * len(recording.trace)
     rows = len(rounded)
     result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))
@@ -245,7 +246,7 @@ def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> Non
         if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
             allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
         elif recorded or not item.retry:
-            allocator.release_cached(operation, item.private)
+            allocator.release_cached(operation, item.private, only_private=item.only_private)
         return
     size = int(recording.trace.size[item])
     pool = recording.default_pool(int(recording.trace.stream[item]), size)

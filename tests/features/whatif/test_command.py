@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from ipygpumem.cli import main
+from ipygpumem.features.whatif.table import blockers_table
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot import files
 
 DATA = Path(__file__).parents[2] / "data"
@@ -110,6 +112,7 @@ def test_no_table_without_partly_used_segments(capsys):
         "The request was served from new memory; the reserved memory rose to 1.2 GiB.",
     ]
     assert "grow by up to 25%, would have lowered" in lines[-1]
+    assert not blockers_table(compare_settings(files.snapshot("cuda_graphs"), settings=[""]).blockers).header
 
 
 def test_recorded_setting(capsys):

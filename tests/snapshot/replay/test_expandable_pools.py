@@ -1,0 +1,151 @@
+"""Memory pools of a program (``torch.cuda.MemPool``) with expandable segments, as torch 2.11 records them."""
+
+import random
+
+import pytest
+
+from ipygpumem.core.units import MIB
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.replay.allocator import Allocator
+from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.verification import verified
+
+TOTAL = 1 << 34
+
+
+class Program:
+    """A program that allocates in the default pool and in a pool of its own, and its recording."""
+
+    def __init__(self, *, reuses_addresses=True):
+        pools = [Pool(number, 0, small, number > 0) for number in (0, 1) for small in (False, True)]
+        settings = AllocatorSettings.parse("expandable_segments:True")
+        self.allocator = Allocator(settings, pools, total=TOTAL, choose_address=self._reserve)
+        self.allocator.releases_ranges = True
+        self.trace = []
+        self.live = {}
+        self.reserved = set()
+        self.reuses_addresses = reuses_addresses
+
+    def _reserve(self, size):
+        """Return the lowest address whose range is not reserved or, if addresses are not reused, never was."""
+        bases = ((1 << 40) + number * 2 * TOTAL for number in range(100))
+        used = self.allocator.ranges if self.reuses_addresses else self.reserved
+        base = next(base for base in bases if base not in used)
+        self.reserved.add(base)
+        return base
+
+    def _event(self, action, address, size):
+        entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": len(self.trace)}
+        self.trace.append(entry | {"frames": []})
+
+    def _segment_events(self, known):
+        for event in self.allocator.events[known:]:
+            action = "segment_map" if event.action == 5 else "segment_unmap"
+            self._event(action, event.address, event.size)
+
+    def allocate(self, pool, size):
+        number, known = 2 * pool + (size <= MIB), len(self.allocator.events)
+        address, whole = self.allocator.allocate(number, size, 0)
+        self._segment_events(known)
+        self._event("alloc", address, size)
+        self.live[address] = number, whole
+        return address
+
+    def free(self, address):
+        number, size = self.live.pop(address)
+        self._event("free_requested", address, size)
+        self._event("free_completed", address, size)
+        self.allocator.free(number, address, size)
+
+    def empty_cache(self, *, pool=None):
+        """Unmap the unused memory of the default pool or, as if it was deleted, only that of another pool."""
+        known = len(self.allocator.events)
+        self.allocator.release_cached(0, frozenset([pool]), only_private=pool is not None)
+        self._segment_events(known)
+
+    def snapshot(self):
+        segments = []
+        for start, size, number in self.allocator.mapped_ranges():
+            rows = [(address, size, "active_allocated") for address, (_, size) in self.live.items()]
+            rows += [(*block, "inactive") for block in self.allocator.free_blocks(number)]
+            blocks = [
+                {"address": address, "size": nbytes, "requested_size": nbytes, "state": state, "frames": []}
+                for address, nbytes, state in sorted(rows)
+                if start <= address < start + size
+            ]
+            pool = self.allocator.pools[number]
+            fields = {"device": 0, "address": start, "total_size": size, "stream": 0, "is_expandable": True}
+            fields |= {"segment_type": "small" if pool.small else "large", "segment_pool_id": (0, pool.id)}
+            segments.append(fields | {"blocks": blocks})
+        settings = {"expandable_segments": True}
+        return Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": settings})
+
+
+def run(program, steps=30, seed=0):
+    generator = random.Random(seed)
+    kept = []
+    for step in range(steps):
+        kept.append(program.allocate(1, 512 * generator.randint(128, 32768)))
+        temporary = program.allocate(1, 512 * generator.randint(128, 16384))
+        outside = program.allocate(0, 512 * generator.randint(128, 131072))
+        while len(kept) > step % 7 + 2:
+            program.free(kept.pop(0))
+        program.free(temporary)
+        program.free(outside)
+    for address in kept:
+        program.free(address)
+
+
+def test_pool_that_exists_until_the_end():
+    """Its segments are in the file, but none of its blocks, and memory of the default pool was unmapped."""
+    program = Program()
+    run(program)
+    program.empty_cache()
+    program.allocate(0, 64 * MIB)
+    snapshot = program.snapshot()
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    private = {pool.id for pool in verified(snapshot, 0).recording.pools if pool.private}
+    assert [snapshot.pools[number] for number in private] == [(0, 1)]
+
+
+def test_addresses_that_another_pool_uses_later():
+    """After all memory of a segment was unmapped, its addresses are those of the next segment."""
+    program = Program()
+    first = program.allocate(0, 30 * MIB)
+    program.free(first)
+    program.empty_cache()
+    assert program.allocate(1, 30 * MIB) == first
+    run(program)
+    program.empty_cache()
+    program.allocate(0, 64 * MIB)
+    assert program.snapshot().replay().grade == "exact"
+
+
+def test_addresses_that_are_not_reused():
+    program = Program(reuses_addresses=False)
+    addresses = []
+    for _ in range(3):
+        addresses.append(program.allocate(0, 30 * MIB))
+        program.free(addresses[-1])
+        program.empty_cache()
+    program.allocate(0, 64 * MIB)
+    assert len(set(addresses)) == 3
+    assert program.snapshot().replay().grade == "exact"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_deleted_pools(seed):
+    """The file does not contain them, and their segments had the same addresses."""
+    program = Program()
+    program.allocate(0, 3 * MIB)
+    program.allocate(0, MIB)
+    for number in range(2):
+        run(program, seed=seed + 10 * number)
+        program.empty_cache(pool=1)
+        program.allocate(0, 40 * MIB)
+    snapshot = program.snapshot()
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    private = [pool for pool in verified(snapshot, 0).recording.pools if pool.private]
+    assert len({pool.id for pool in private}) == 4, "large and small requests of two pools"
+    assert list(snapshot.pools) == [(0, 0)]
