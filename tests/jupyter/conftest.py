@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import io
@@ -71,6 +72,15 @@ class Notebook:
         return ipygpumem.reports
 
 
+def end_interrupted_cells():
+    """End cells that were interrupted while they waited. IPython 7 does this later, and removes a display hook then."""
+    loop = asyncio.get_event_loop()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+
 @pytest.fixture
 def make_notebook(tmp_path_factory, monkeypatch):
     """Return a function that creates a notebook, as in ``make_notebook(GPUMem={"report": "always"})``.
@@ -78,7 +88,7 @@ def make_notebook(tmp_path_factory, monkeypatch):
     With ``terminal=True``, it creates the shell of IPython in a terminal.
     """
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path_factory.getbasetemp() / "ipython"))
-    main, hook, notebooks = sys.modules["__main__"], sys.excepthook, []
+    main, hook, display_hook, notebooks = sys.modules["__main__"], sys.excepthook, sys.displayhook, []
 
     def make(*, terminal=False, **sections):
         config = Config(sections)
@@ -96,13 +106,15 @@ def make_notebook(tmp_path_factory, monkeypatch):
         return notebooks[-1]
 
     yield make
+    if sys.modules["IPython"].version_info < (8,):
+        end_interrupted_cells()
     for notebook in notebooks:
         notebook.run("%unload_ext ipygpumem", store_history=False)
         notebook.shell.restore_sys_module_state()
         notebook.shell.user_ns.clear()  # free memory of the cells now, not during a later test
         atexit.unregister(notebook.shell.atexit_operations)  # otherwise every shell stays alive until the process exits
         type(notebook.shell).clear_instance()
-    sys.modules["__main__"], sys.excepthook = main, hook
+    sys.modules["__main__"], sys.excepthook, sys.displayhook = main, hook, display_hook
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             delattr(sys, name)
