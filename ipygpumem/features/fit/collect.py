@@ -108,7 +108,7 @@ def fit_step(
         __tracebackhide__ = True
         refusal = search.run(saved, updates)
         if search.scaled is not None and search.capacity is not None:
-            facts = search.observations.facts(search.scaled, updates)
+            facts = search.facts
             small = [probe for probe in search.probes if probe.role != "verification"]
             ends = map(max, zip(*[probe.size for probe in small], strict=True))
             axes = tuple(axis.until(end) for axis, end in zip(code.axes, ends, strict=True))

@@ -208,6 +208,7 @@ class StepRunner:
         if self._collects:
             gc.enable()
         collect_garbage(1)
+        self.torch.cuda.empty_cache()  # predictions assume that the program starts without cached memory of the runs
         for index in pytorch.devices_in_use():
             with contextlib.suppress(RuntimeError):
                 self._runtime.peaks.discard(index)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
-from ipygpumem.features.fit.advice.facts import StepObservations
+from ipygpumem.features.fit.advice.facts import StepFacts, StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner, NoUpdates
 from ipygpumem.features.fit.model import Probe, Role
@@ -60,7 +60,7 @@ class Search:
         scaled: The prediction; None if there is none.
         ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
-        observations: What was observed in the recorded runs.
+        observations, facts: What was observed in all recorded runs, and in the run that is used for the prediction.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Search:
         self.probes: list[Probe] = []
         self.scaled: ScaledRecording | None = None
         self.notes: list[str] = []
-        self.files, self.ranks = WrittenFiles(), ranks
+        self.files, self.facts, self.ranks = WrittenFiles(), StepFacts(), ranks
         self.observations: StepObservations
         self.runner, self._most = runner, most
         self._before: dict[int, Capacity] = {}
@@ -92,6 +92,9 @@ class Search:
                 while (request := self._request(runs, probe)) is not None:
                     self.runner.release(saved)
                     probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
+            if self.scaled is not None:
+                self.facts = self.observations.facts(self.scaled, updates)
+                self.scaled = self.scaled.repeated(self.facts.created_blocks(self.scaled))
         except FitError as refusal:
             return str(refusal)
         finally:
@@ -265,7 +268,7 @@ class Search:
                 scaled, reasons = yield from self._checked((middle,), "check", scaled)
         if reasons:
             raise FitError(" ".join(reasons))
-        self.scaled = scaled.repeated()
+        self.scaled = scaled
 
     def _checked(
         self, size: Size, role: Role, scaled: ScaledRecording

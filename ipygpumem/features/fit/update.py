@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import collections
 import itertools
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ class Updates:
         self._allowed = allowed
         self._handle: Any = None
         self._state: dict[int, list[Any]] = {}
+        self._existing: dict[int, set[int]] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._thread = threading.get_ident()
         self.run: set[str] = set()
@@ -86,6 +88,7 @@ class Updates:
         """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer."""
         if id(optimizer) not in self.computed:
             key = id(optimizer)
+            self._existing[key] = state_ids(optimizer)
             self._optimizers[key] = weakref.ref(optimizer, lambda _: self._forget(key))  # the step may have created it
             update = attempt(lambda: computed_update(self._torch, optimizer)) if _is_known(optimizer) else None
             self.computed[id(optimizer)] = update
@@ -95,13 +98,16 @@ class Updates:
                 self.skipped = True
         return self.computed[id(optimizer)]
 
-    def states(self) -> dict[int, list[Any]]:
-        """Return the tensors of the state of each optimizer, by the ID of the optimizer."""
+    def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
+        """Return all tensors of each optimizer's state, and those that its first update creates, by optimizer ID."""
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
-        return {key: [*optimizer.state.values(), *self._state.get(key, ())] for key, optimizer in existing}
+        return {
+            key: optimizer_state(optimizer, self._existing[key], self._state.get(key, ()))
+            for key, optimizer in existing
+        }
 
     def _forget(self, key: int) -> None:
-        for values in (self._optimizers, self._state, self.computed):
+        for values in (self._optimizers, self._existing, self._state, self.computed):
             values.pop(key, None)
 
     def _allocate(self, device: str, nbytes: int) -> Any:
@@ -133,6 +139,17 @@ class Updates:
                 live.pop(number, None)
             else:
                 live[number] = self._allocate(device, nbytes)
+
+
+def state_ids(optimizer: Any) -> set[int]:
+    """Return the IDs of the tensors that an optimizer's state contains now."""
+    return set(map(id, optimizer_state(optimizer, set())[0]))
+
+
+def optimizer_state(optimizer: Any, existing: set[int], more: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
+    """Return the tensors of an optimizer's state and ``more``, and those of them whose IDs are not in ``existing``."""
+    tensors = [*_tensors(sys.modules["torch"], list(optimizer.state.values())), *more]
+    return tensors, [tensor for tensor in tensors if id(tensor) not in existing]
 
 
 def _is_known(optimizer: Any) -> bool:

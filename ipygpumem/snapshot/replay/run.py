@@ -18,7 +18,7 @@ from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -119,6 +119,7 @@ def run(
     raises_limit: bool = False,
     end: int | None = None,
     operations: NDArray[Any] | None = None,
+    run_ends: Iterable[int] = (),
 ) -> ReplayRun:
     """Replay a recording.
 
@@ -135,6 +136,7 @@ def run(
         raises_limit: As in `Allocator`.
         end: Number of events to replay; by default all.
         operations: Changed requests; by default those of the recording.
+        run_ends: Numbers of requests at which runs of a step end, as in `_parts`.
 
     Raises:
         ReplayError: The events contradict each other, or the requests exceed the address space.
@@ -160,8 +162,7 @@ def run(
     operations = recording.operations if operations is None else operations
     result.end = len(recording.trace) if end is None else end
     operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
-    allocate, free = allocator.allocate, allocator.free
-    operation = 0
+    operation, allocate, free = 0, allocator.allocate, allocator.free
     try:
         if keep_older:
             add_initial_state(result)
@@ -170,7 +171,7 @@ def run(
         else:
             for operation in recording.initial.blocks["row"].tolist():
                 address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
-        for operation in chain.from_iterable(_parts(operations)):
+        for operation in chain.from_iterable(_parts(operations, allocator, run_ends)):
             if operation < 0:
                 row = ~operation
                 free(pools[row], address_of[row], size_of[row])
@@ -195,9 +196,17 @@ def _array(values: Ints) -> array[int]:
     return result
 
 
-def _parts(operations: NDArray[Any]) -> Iterator[list[int]]:
-    """Yield the requests in lists, because a single list of all requests would need more memory than the recording."""
-    return (operations[first : first + _PART].tolist() for first in range(0, len(operations), _PART))
+def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[int]) -> Iterator[list[int]]:
+    """Yield the requests, up to a run of a step in which reserved memory has not exceeded its previous maximum.
+
+    Each list contains a part of them, because one list of all requests would need more memory than the recording.
+    """
+    first, peak = 0, -1
+    for end in (*run_ends, len(operations)):
+        yield from (operations[start : min(start + _PART, end)].tolist() for start in range(first, end, _PART))
+        if allocator.peak == peak:
+            return
+        first, peak = end, allocator.peak
 
 
 def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.replay.recording import ReleasedSegments
 from ipygpumem.snapshot.scaling.leftovers import Leftovers
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
-from ipygpumem.snapshot.scaling.step_requests import StepRequests
+from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, StepRequests
 
 _STRIDE = 1 << 24  # distance between the times of two events; inserted requests are in between
 
@@ -46,7 +46,7 @@ class StepEdit:
         self._used: dict[int, int] = {}
 
     @staticmethod
-    def time(boundary: int) -> int:
+    def time(boundary: Any) -> Any:
         """Return the earliest time at a boundary. Inserted requests have later times."""
         return (boundary - 1) * _STRIDE + 1
 
@@ -141,18 +141,23 @@ class StepEdit:
         position[order] = np.arange(total)
         place = np.full((2, count + blocks), total, np.int64)
         parts = np.split(position, np.cumsum([len(kept), len(freed), len(freed_blocks)]))
-        place[0, kept], place[1, freed], place[1, count + freed_blocks], releases = parts
+        place[0, kept], place[1, freed], place[1, count + freed_blocks], _ = parts
         last = len(original.events) - 1
         requests.operations = operations.astype(np.int32)
         requests.events = original.events[np.clip(-(-times[order] // _STRIDE), 0, last)]
-        requests.special = [ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases.tolist()]
         requests.start, requests.end, requests.block_ends = place[0, :count], place[1, :count], place[1, count:]
         requests.sources = self._sources
         changed = original.state.state.blocks[existing]
         for name in ("requested", "rounded"):
             changed[name] = np.where(factor == 1, changed[name], np.rint(changed[name] * factor))
         requests.state = replace(original.state, state=replace(original.state.state, blocks=changed))
-        requests.leftovers = Leftovers(original.leftovers.sources[existing], {})
+        requests.leftovers = Leftovers(original.leftovers.sources[existing], original.leftovers.ages[existing], {})
+        number_of = np.full(len(self.block_end), -1, np.int64)
+        number_of[existing] = np.arange(blocks)
+        remaining = number_of[original.created.blocks] >= 0
+        before = self.time(original.created.boundaries[remaining])
+        created = number_of[original.created.blocks[remaining]], np.searchsorted(times[order], before)
+        requests.created = CreatedBlocks(*created)
         requests.resized = original.resized[existing]
         pool_of = original.pool_of
         requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :][existing]])

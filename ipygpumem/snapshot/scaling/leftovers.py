@@ -17,11 +17,13 @@ class Leftovers(NamedTuple):
     Attributes:
         sources: For each block that a later run will free, the index of the allocation of the step that created it; -1
             for the other blocks.
+        ages: For each of these blocks, the number of runs since its creation, from 1; 0 for the other blocks.
         older: Dict from rows of allocations that are older than the recorded step to the corresponding blocks: both
             were created by the same allocation of the step, the same number of runs earlier.
     """
 
     sources: Ints
+    ages: Ints
     older: dict[int, int]
 
 
@@ -54,11 +56,11 @@ def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) 
         left = {key: origin for key, origin in left.items() if not ended[existing[key]]}
         new = zip(run.rows.tolist(), counterparts.tolist(), strict=True)
         left |= {ids[row]: _BlockOrigin(number, index) for row, index in new if not ended[row]}
-    sources, blocks = np.full(len(rows), -1, np.int64), {}
+    sources, ages, blocks = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int64), {}
     for block, key in enumerate(runs[-1][1].ids[rows].tolist()):
         origin = left.get(key)
         if origin is not None and origin.source >= 0:
             blocks[_BlockOrigin(origin.run - len(runs), origin.source)] = block
             if origin.source in freed:
-                sources[block] = origin.source
-    return Leftovers(sources, {row: blocks[origin] for origin, row in older.items() if origin in blocks})
+                sources[block], ages[block] = origin.source, len(runs) - origin.run
+    return Leftovers(sources, ages, {row: blocks[origin] for origin, row in older.items() if origin in blocks})

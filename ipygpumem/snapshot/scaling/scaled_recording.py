@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +15,20 @@ from ipygpumem.core.units import GIB, many, parse_size
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
-from ipygpumem.snapshot.replay.run import ReplayRun, run
-from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.run import ReplayRun
 from ipygpumem.snapshot.scaling import results
+from ipygpumem.snapshot.scaling.consecutive_runs import ConsecutiveRuns, replay_outcome
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.leftovers import find_leftovers
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
-from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
+from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState, StepRequests
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 MAX_SIZE = 1 << 20  # largest size that is considered by default
 _MAX_BYTES = 1 << 46  # largest peak that can be replayed, because addresses are limited
+_FIRST_STEP = 64  # the search for the largest size that fits starts with a step of this fraction of the size
 _ROUNDING = 1.0  # bytes by which rounding may change the predicted requested bytes at an event
 
 
@@ -43,35 +46,27 @@ class ScaledStep:
         self.model = model
         self.step_requests = step_requests
         self.keeps_state = keeps_state
+        self._outcomes: dict[tuple[Any, ...], str] = {}
 
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
     ) -> results.Prediction:
-        """Predict the memory of the step by replaying its requests.
+        """Predict the memory of the step by replaying its requests, for several runs if the step is repeated.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
         ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
         """
         limit = None if capacity is None else parse_size(capacity)
-        return self._predict(size, limit, settings, 1.0)
-
-    def _predict(
-        self, size: int | Sequence[int], limit: int | None, settings: str | None, factors: Floats | float
-    ) -> results.Prediction:
-        chosen = None if settings is None else AllocatorSettings.parse(settings)
-        sizes, levels, event = self._sizes_levels_and_peak_event(size, factors)
+        sizes, levels, event = self._sizes_levels_and_peak_event(size)
         requested = int(levels.max())
         if requested >= _MAX_BYTES:
             raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
-        requests = self.step_requests.with_sizes(sizes)
-        result = self._run(requests, chosen, limit)
-        outcome, retries, missing = results.FITS, result.allocator.retries, 0
+        result = self._replay(sizes, limit, settings)
+        outcome, retries, missing = replay_outcome(result), result.allocator.retries, 0
         if result.failures:
             failure = result.failures[0]
-            outcome, missing = results.DOES_NOT_FIT, failure.reserved + failure.segment - (limit or 0)
-            result = self._run(requests, chosen, None)
-        elif retries:
-            outcome = results.FITS_AFTER_RELEASE
+            missing = failure.reserved + failure.segment - (limit or 0)
+            result = self._replay(sizes, None, settings)
         phase, line = self.step_requests.position(event)
         return results.Prediction(
             size=self._check(size),
@@ -89,7 +84,7 @@ class ScaledStep:
 
     def events(self, size: int | Sequence[int]) -> Recording:
         """Return the requests of the step at a size, in the form that `ipygpumem.snapshot.replay.run.run` replays."""
-        return self.step_requests.with_sizes(self.model.sizes(self._check(size)))
+        return ConsecutiveRuns(self.step_requests).with_sizes(self.model.sizes(self._check(size)))
 
     def largest(
         self,
@@ -112,18 +107,33 @@ class ScaledStep:
         """
         limit = int(parse_size(capacity) * (1 - margin))
         accepted = (results.FITS, results.FITS_AFTER_RELEASE) if after_release else (results.FITS,)
+        bounds: list[Floats | float] = [self.model.high, *([1.0] if np.any(self.model.high > 1) else [])]
+
+        def outcome(size: int, number: int) -> str:
+            key = size, limit, settings, number
+            if key not in self._outcomes:
+                sizes = self.model.sizes(self._check(size), bounds[number])
+                self._outcomes[key] = replay_outcome(self._replay(sizes, limit, settings))
+            return self._outcomes[key]
 
         def fits(size: int) -> bool:
-            requested = self._sizes_levels_and_peak_event(size, self.model.high)[1].max()
-            bounds: list[Floats | float] = [self.model.high, *([1.0] if np.any(self.model.high > 1) else [])]
-            outcomes = (self._predict(size, limit, settings, factors).outcome for factors in bounds)
-            return bool(requested <= limit) and all(outcome in accepted for outcome in outcomes)
+            return all(outcome(size, number) in accepted for number in range(len(bounds)))
 
-        fitting, failing = first - 1, last + 1
+        def exceeds_limit(size: int) -> bool:  # without a replay, which takes much longer
+            return bool(self._sizes_levels_and_peak_event(size, self.model.high)[1].max() > limit)
+
+        failing = first + bisect_left(range(first, last + 1), True, key=exceeds_limit)
+        if failing == first:
+            return None
+        fitting, step = failing - 1, max(failing // _FIRST_STEP, 1)
+        while not fits(fitting):
+            if fitting == first:
+                return None
+            failing, fitting, step = fitting, max(fitting - step, first), 2 * step
         while failing - fitting > 1:
-            middle = (fitting + failing) // 2 if fitting >= first else first
+            middle = (fitting + failing) // 2
             fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
-        return fitting if fitting >= first else None
+        return fitting
 
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[results.PredictionPiece, ...]:
         """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
@@ -177,17 +187,9 @@ class ScaledStep:
         levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
 
-    def _run(self, requests: Recording, settings: AllocatorSettings | None, limit: int | None) -> ReplayRun:
-        chosen = settings or requests.settings
-        by_fraction = chosen.collection_threshold > 0
-        return run(
-            requests,
-            chosen,
-            limit=limit,
-            by_fraction=by_fraction,
-            keep_older=self.keeps_state,
-            descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
-        )
+    def _replay(self, sizes: Ints, limit: int | None, settings: str | None) -> ReplayRun:
+        runs = ConsecutiveRuns(self.step_requests)
+        return runs.replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
 
     def _check(self, size: int | Sequence[int]) -> Size:
         checked = _check_size(size)
@@ -249,16 +251,21 @@ class ScaledRecording(ScaledStep):
             raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
 
-    def repeated(self) -> ScaledRecording:
-        """Return the step as it runs after previous runs at the same size.
+    def repeated(self, created: CreatedBlocks | None = None) -> ScaledRecording:
+        """Return the step as it runs several times at the same size, as in a training run.
 
-        Allocations that previous runs left behind, such as an output that is kept until it is replaced, then grow with
-        the size instead of keeping their recorded sizes. This requires that ``runs`` was passed to `from_recordings`.
+        Predictions then contain the highest memory usage of any run. Allocations that previous runs left behind, such
+        as an output that is kept until it is replaced, grow with the size instead of keeping their recorded sizes. This
+        requires that ``runs`` was passed to `from_recordings`.
+
+        ``created``: Blocks of the state that do not exist before the first run, such as the state of an optimizer.
         """
-        result = copy.copy(self)
-        result.step_requests = copy.copy(self.step_requests)
-        sources = self.step_requests.leftovers.sources
-        result.step_requests.resized = (sources >= 0) & self.model.grows[sources]
+        result, requests = copy.copy(self), copy.copy(self.step_requests)
+        sources = requests.leftovers.sources
+        requests.resized = (sources >= 0) & self.model.grows[sources]
+        requests.repeated = True
+        requests.created = created or CreatedBlocks()
+        ScaledStep.__init__(result, self.model, requests)
         return result
 
     def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> results.Deviation:

@@ -1,19 +1,18 @@
-"""The requests of a recorded step, with other sizes of its allocations, as a recording that can be replayed."""
+"""The requests of a recorded step, and the state from which the step starts."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
-from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
+from ipygpumem.snapshot.model.timeline import BEFORE, Ints
 from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
@@ -23,7 +22,6 @@ from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool")
 _DEFAULT_POOL = -1
 
 
@@ -47,6 +45,18 @@ class InitialState:
         return cls(snapshot, recording, state)
 
 
+class CreatedBlocks(NamedTuple):
+    """Blocks that the first run of a step creates and all later runs use, such as the state of an optimizer.
+
+    Attributes:
+        blocks: Indices of the blocks, in the order in which they are created.
+        boundaries: For each block, the number of events of the step before its creation, in ascending order.
+    """
+
+    blocks: Ints = np.zeros(0, np.int64)
+    boundaries: Ints = np.zeros(0, np.int64)
+
+
 class StepRequests:
     """The requests of a step that starts from a given state. Events are numbered from 0.
 
@@ -56,6 +66,10 @@ class StepRequests:
         leftovers: Blocks of the state that previous runs have left, if they are known.
 
     Attributes:
+        repeated: Whether the step runs several times at the same size, from a state without ``leftovers`` and
+            ``created`` blocks.
+        created: Blocks of the state that the first of these runs creates.
+        recording: The recording of the step.
         operations: Requests in order, as in `Recording`.
         start: Event of each allocation of the step.
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
@@ -63,23 +77,22 @@ class StepRequests:
         events: Event in the recording for each of ``operations``.
         pool_of: For each allocation and block, the index of the pool for large requests.
         resized: Mask of the blocks of the state whose sizes are those of the allocations that created them.
-        special: Releases of the cache, as in `Recording`.
+        pools: All pools, as in `Recording`.
+        segment_pools: For each segment of the state, the index of the pool for large requests.
     """
 
     def __init__(self, step: StepRecording, state: InitialState, leftovers: Leftovers | None = None) -> None:
         self.step = step
         self.state = state
         blocks = len(state.state.blocks)
-        self.leftovers = leftovers or Leftovers(np.full(blocks, -1, np.int64), {})
+        self.leftovers = leftovers or Leftovers(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
+        self.repeated = False
+        self.created = CreatedBlocks()
         self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)
         self.count = len(step.rows)
-        self._recording = verified(step.snapshot, step.device).recording
-        self._pools, self.pool_of, self._segment_pools = self._assign_pools()
+        self.recording = verified(step.snapshot, step.device).recording
+        self.pools, self.pool_of, self.segment_pools = self._assign_pools()
         self.operations, self.events = self._list_operations()
-        releases = np.flatnonzero(self.operations >= len(self.pool_of)).tolist()
-        self.special: list[ReleasedSegments | int] = [
-            ReleasedSegments(event, 1, retry=False, private=frozenset()) for event in releases
-        ]
         starts = np.full(self.count, BEFORE, np.int64)
         ends = np.full(len(self.pool_of), len(self.operations), np.int64)
         freed = np.flatnonzero(self.operations < 0)
@@ -137,40 +150,8 @@ class StepRequests:
         """Return the allocation of the recorded step that determines the line of an allocation."""
         return number
 
-    def with_sizes(self, sizes: Ints) -> Recording:
-        """Return a recording of the requests with other sizes, in which ``resized`` blocks are allocated first."""
-        state, resized = self.state.state, self.resized
-        blocks = state.blocks.copy()
-        blocks["row"] = self.count + np.arange(len(blocks))
-        blocks["requested"][resized] = sizes[self.leftovers.sources[resized]]
-        unknown = np.full(self.count + len(blocks), -1, np.int64)
-        ends = np.append(self.end, self.block_ends)
-        scaled = copy.copy(self._recording)
-        scaled.allocations = Allocations(
-            address=np.append(unknown[: self.count], blocks["address"]),
-            size=np.append(sizes, blocks["requested"]),
-            start=np.append(self.start, unknown[self.count :]),
-            free_requested=ends,
-            end=ends,
-            stack=unknown.astype(np.int32),
-            nth=unknown,
-            block=unknown,
-        )
-        trace = self.step.timeline.trace
-        scaled.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[self.events] for name in _COLUMNS})
-        first = blocks["row"][resized].astype(self.operations.dtype)
-        scaled.operations = np.append(first, self.operations)
-        scaled.events = np.append(np.zeros(len(first), np.int32), np.arange(len(self.operations), dtype=np.int32))
-        segment = find_range(state.segments, blocks["address"])
-        used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[resized], segment[~resized]))
-        scaled.special, scaled.pools = self.special, self._pools
-        scaled.pool_of, scaled.segment_pools = self.pool_of, self._segment_pools[used]
-        scaled.initial = replace(state, blocks=blocks[~resized], segments=state.segments[used])
-        scaled.settings, scaled.total = self.state.recording.settings, self.state.recording.total
-        return scaled
-
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        recording, step = self._recording, self.step
+        recording, step = self.recording, self.step
         number_of = np.full(len(recording.allocations), -1, np.int64)
         number_of[step.rows] = np.arange(self.count)
         for row, block in self.older_allocations().items():
@@ -204,7 +185,7 @@ class StepRequests:
         address or size in the state. Unless its block is known, it corresponds to a block of the same size or, in the
         same snapshot, of the same call stack.
         """
-        allocations, blocks, step = self._recording.allocations, self.state.state.blocks, self.step
+        allocations, blocks, step = self.recording.allocations, self.state.state.blocks, self.step
         rows = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first)).tolist()
         freed = [row for row in rows if allocations.end[row] <= step.last]
         frames = np.append(self.state.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
@@ -223,8 +204,8 @@ class StepRequests:
 
     def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
         """Return all pools, and the pool index of each allocation, block and segment. Pools are matched by stream."""
-        step, state, pools = self.step, self.state, self._recording.pools
-        own = [pools[number] for number in self._recording.pool_of[step.rows].tolist()]
+        step, state, pools = self.step, self.state, self.recording.pools
+        own = [pools[number] for number in self.recording.pool_of[step.rows].tolist()]
         private = np.flatnonzero([pool.private for pool in own])
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))

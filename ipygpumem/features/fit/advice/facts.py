@@ -13,6 +13,7 @@ from ipygpumem.core.introspection import is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
+from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks
 
 if TYPE_CHECKING:
     import weakref
@@ -44,6 +45,7 @@ class OptimizerUpdate:
         gradients: Allocations of the step that contain gradients.
         old_gradients: Blocks older than the step that contain gradients.
         state: Blocks older than the step that contain the state of the optimizer.
+        created: Those of these blocks that the first update creates, in order.
     """
 
     optimizer: weakref.ref[Any]
@@ -52,6 +54,7 @@ class OptimizerUpdate:
     gradients: Ints
     old_gradients: Ints
     state: Ints
+    created: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +74,15 @@ class StepFacts:
     updates: tuple[OptimizerUpdate, ...] = ()
     seconds: float = 0.0
     unused: tuple[tuple[str, Ints], ...] = ()
+
+    def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
+        """Return the state that the first updates of a step create, without the state that each run replaces."""
+        sources = scaled.step_requests.leftovers.sources
+        begins: dict[int, int] = {}
+        for update in self.updates:
+            for block in update.created[sources[update.created] < 0].tolist():
+                begins.setdefault(block, update.begin)
+        return CreatedBlocks(np.asarray([*begins], np.int64), np.asarray([*begins.values()], np.int64))
 
 
 class StepObservations:
@@ -103,7 +115,13 @@ class StepObservations:
         recorded = next(run for step, run in self._recorded if step is requests.step)
         last = next(step for step, _ in self._recorded if step.snapshot is requests.state.snapshot)
         ids = last.ids[requests.state.state.blocks["row"]]
-        states = {key: np.flatnonzero(np.isin(ids, find(values))) for key, values in updates.states().items()}
+        block_of = {number: block for block, number in enumerate(ids.tolist())}
+
+        def blocks(tensors: Any) -> Ints:
+            found = dict.fromkeys(block_of[number] for number in find(tensors) if number in block_of)
+            return np.asarray([*found], np.int64)
+
+        states = {key: (np.sort(blocks(every)), blocks(new)) for key, (every, new) in updates.states().items()}
         facts = find_facts(scaled, recorded, [block.name for block in self.blocks], states)
         return replace(facts, unused=self._unused(ids))
 
@@ -123,11 +141,15 @@ class StepObservations:
 
 
 def find_facts(
-    scaled: ScaledStep, recorded: RecordedStep | DryStep, blocks: Sequence[ModelBlockName], states: dict[int, Ints]
+    scaled: ScaledStep,
+    recorded: RecordedStep | DryStep,
+    blocks: Sequence[ModelBlockName],
+    states: dict[int, tuple[Ints, Ints]],
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 
-    ``states`` maps the ID of each optimizer to the indices of the memory blocks that contain its state.
+    ``states`` maps the ID of each optimizer to the indices of the memory blocks that contain its state, and of those
+    that its first update creates.
     """
     observer, recorder = recorded.observer, recorded.recorder
     if observer is None or recorder is None:
@@ -176,8 +198,9 @@ def find_facts(
     for update in observer.updates:
         if update.end is not None:
             old = older[rows(update.gradients, update.begin)]
-            state = states.get(id(update.optimizer()), np.zeros(0, np.int64))
+            none = np.zeros(0, np.int64)
+            state, created = states.get(id(update.optimizer()), (none, none))
             found = numbers(update.gradients, update.begin)
             places = boundary(update.begin), boundary(update.end)
-            updates.append(OptimizerUpdate(update.optimizer, *places, found, old[old >= 0], state))
+            updates.append(OptimizerUpdate(update.optimizer, *places, found, old[old >= 0], state, created))
     return StepFacts(tuple(blocks), tuple(calls), tuple(updates), observer.seconds)

@@ -28,6 +28,7 @@ from ipygpumem.features.fit.dry.fake_device import FakeDevice
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError
 from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.features.fit.update import optimizer_state, state_ids
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
@@ -288,12 +289,12 @@ class NoUpdates:
 
     def __init__(self) -> None:
         self.run: set[str] = set()
-        self._optimizers: list[Any] = []
+        self._optimizers: dict[int, tuple[Any, set[int]]] = {}
 
     def prepare(self, optimizer: Any) -> None:
-        """Add an optimizer to those whose state `states` returns."""
-        self._optimizers.append(optimizer)
+        """Add an optimizer to those whose state is returned by `states`."""
+        self._optimizers[id(optimizer)] = optimizer, state_ids(optimizer)
 
-    def states(self) -> dict[int, list[Any]]:
-        """Return the state of each optimizer, by the ID of the optimizer."""
-        return {id(optimizer): list(optimizer.state.values()) for optimizer in self._optimizers}
+    def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
+        """Return all tensors of each optimizer's state, and those that its first update created, by optimizer ID."""
+        return {key: optimizer_state(optimizer, ids) for key, (optimizer, ids) in self._optimizers.items()}

@@ -1,0 +1,154 @@
+"""Replays of one or several consecutive runs of a step.
+
+A training run can need more reserved memory than its first step. The state that an optimizer creates in its first
+update, and tensors that are kept until the next run, are placed in memory that the step has cached. They split it, so
+that later runs need further segments.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
+from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
+from ipygpumem.snapshot.replay.run import ReplayRun, run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.scaling.results import DOES_NOT_FIT, FITS, FITS_AFTER_RELEASE
+from ipygpumem.snapshot.scaling.step_requests import StepRequests
+
+_COMPLETE_RUNS = 3
+"""Maximum number of runs that are replayed with all kept tensors at their start."""
+_COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool")
+
+
+def replay_outcome(result: ReplayRun) -> str:
+    """Return the value of `Prediction.outcome`."""
+    if result.failures:
+        return DOES_NOT_FIT
+    return FITS_AFTER_RELEASE if result.allocator.retries else FITS
+
+
+class ConsecutiveRuns:
+    """The requests of one run or, if they are ``repeated``, of several consecutive runs of a step.
+
+    The first of several runs starts without the blocks that runs leave or create. Runs are numbered from 0. Allocation
+    ``i`` of run ``k`` has the number ``k * requests.count + i``. The blocks of the state have the following numbers.
+    """
+
+    def __init__(self, requests: StepRequests) -> None:
+        self._requests = requests
+        sources, ages, _ = requests.leftovers
+        self._removed = np.zeros(len(sources), np.bool_)  # mask of the blocks that do not exist before the first run
+        self._last = self._complete = 0  # the last run, and the first run at whose start all kept tensors exist
+        if requests.repeated:
+            self._removed = sources >= 0
+            self._complete = max(int(ages[self._removed].max(initial=0)), int(len(requests.created.blocks) > 0))
+            self._last = self._complete + _COMPLETE_RUNS - 1
+            self._removed[requests.created.blocks] = True
+        self._first_block = (self._last + 1) * requests.count
+        self._release = self._first_block + len(sources)  # stands for each release of the cache
+        self._operations, self._places, self._run_ends = self._join_runs()
+
+    def _join_runs(self) -> tuple[Ints, Ints, list[int]]:
+        """Return all requests, the request of the step that corresponds to each of them, and the end of each run."""
+        requests, count = self._requests, self._requests.count
+        is_free = requests.operations < 0
+        numbers = np.where(is_free, ~requests.operations, requests.operations).astype(np.int64)
+        is_own = numbers < count
+        kept = np.zeros(count, np.bool_)
+        kept[numbers[is_own & ~is_free]] = True
+        kept[numbers[is_own & is_free]] = False
+        # tensors that no run frees, such as the items of a growing list: one run's tensors are assumed to exist
+        sources = requests.leftovers.sources
+        growing = kept.copy()
+        growing[sources[(sources >= 0) & (requests.block_ends < len(numbers))]] = False
+        operations, places, ends = [], [], []
+        for number in range(self._last + 1):
+            new = self._numbers(number, kept)[np.minimum(numbers, len(requests.pool_of))]
+            place = np.flatnonzero(new >= 0)
+            new = np.where(is_free, ~new, new)[place]
+            if number == 0:
+                created, boundaries = requests.created
+                positions = np.searchsorted(place, boundaries)
+                new = np.insert(new, positions, self._first_block + created)
+                place = np.insert(place, positions, np.minimum(boundaries, len(numbers) - 1))
+            if number < self._last:
+                freed = ~(number * count + np.flatnonzero(growing))
+                new, place = np.append(new, freed), np.append(place, np.full(len(freed), len(numbers) - 1))
+            operations.append(new)
+            places.append(place)
+            ends.append(len(new))
+        return np.concatenate(operations), np.concatenate(places), np.cumsum(ends).tolist()
+
+    def _numbers(self, run_number: int, kept: NDArray[np.bool_]) -> Ints:
+        """Return the number of each allocation and block of the step in a run; -1 if it does not exist in this run.
+
+        Blocks that an earlier run has left are allocations of that run. ``kept`` is a mask of the allocations that
+        exist at the end of a run.
+        """
+        requests, (sources, ages, _) = self._requests, self._requests.leftovers
+        blocks = np.full(len(sources), -1, np.int64)
+        if run_number == 0:
+            blocks[~self._removed] = self._first_block + np.flatnonzero(~self._removed)
+        left = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
+        left = left[kept[sources[left]]]
+        blocks[left] = (run_number - ages[left]) * requests.count + sources[left]
+        return np.concatenate([run_number * requests.count + np.arange(requests.count), blocks, [self._release]])
+
+    def with_sizes(self, sizes: Ints) -> Recording:
+        """Return a recording of the requests with the given sizes of the allocations of the step."""
+        requests, state, operations = self._requests, self._requests.state.state, self._operations.copy()
+        total, blocks = len(operations), state.blocks.copy()
+        start, end = np.full((2, self._release), total, np.int64)
+        start[self._first_block :] = BEFORE
+        freed, releases = np.flatnonzero(operations < 0), np.flatnonzero(operations == self._release)
+        allocated = np.flatnonzero((operations >= 0) & (operations < self._release))
+        start[operations[allocated]], end[~operations[freed]] = allocated, freed
+        operations[releases] += np.arange(len(releases))
+        blocks["row"] = self._first_block + np.arange(len(blocks))
+        unknown = np.full(self._release, -1, np.int64)
+        result = copy.copy(requests.recording)
+        result.allocations = Allocations(
+            address=np.append(unknown[: self._first_block], blocks["address"]),
+            size=np.append(np.tile(sizes, self._last + 1), blocks["requested"]),
+            start=start,
+            free_requested=end,
+            end=end,
+            stack=unknown.astype(np.int32),
+            nth=unknown,
+            block=unknown,
+        )
+        trace, events = requests.step.timeline.trace, requests.events[self._places]
+        result.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
+        result.operations, result.events = operations.astype(np.int32), np.arange(total, dtype=np.int32)
+        result.special = [ReleasedSegments(event, 1, retry=False) for event in releases.tolist()]
+        segment, removed = find_range(state.segments, blocks["address"]), self._removed
+        used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[removed], segment[~removed]))
+        own, older = np.split(requests.pool_of, [requests.count])
+        result.pools, result.pool_of = requests.pools, np.append(np.tile(own, self._last + 1), older)
+        result.segment_pools = requests.segment_pools[used]
+        result.initial = replace(state, blocks=blocks[~removed], segments=state.segments[used])
+        result.settings, result.total = requests.state.recording.settings, requests.state.recording.total
+        return result
+
+    def replay(self, sizes: Ints, *, limit: int | None, settings: str | None, keeps_state: bool) -> ReplayRun:
+        """Replay the runs up to the one in which reserved memory no longer grows.
+
+        The other arguments are those of `ScaledStep`.
+        """
+        recording = self.with_sizes(sizes)
+        chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
+        return run(
+            recording,
+            chosen,
+            limit=limit,
+            by_fraction=chosen.collection_threshold > 0,
+            keep_older=keeps_state,
+            descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
+            run_ends=self._run_ends[self._complete : -1],
+        )
