@@ -1,5 +1,6 @@
 """Predictions of programs whose sizes are known functions of the size of the step."""
 
+import itertools
 import re
 
 import numpy as np
@@ -13,7 +14,7 @@ from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
-from ipygpumem.snapshot.scaling.step_requests import InitialState
+from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
 
 
@@ -150,6 +151,70 @@ def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
     times, amounts = edit.changes((60,))
     assert amounts[times < edit.time(0)].sum() == -generations * 2 * 60 * MIB
     assert repeated.pieces(1, 100)[-1].bytes_per_unit == (2 + 2 * generations + 2) * MIB
+
+
+def training(temporaries=2):
+    """Return a step whose first update creates state of the optimizer, and a list for the addresses of this state."""
+    state, gradients = [], []
+
+    def step(recorder, size):
+        while gradients:
+            recorder.free(gradients.pop())
+        activations = [recorder.alloc(size * MIB * (layer + 3), line(10 + layer)) for layer in range(4)]
+        for layer in reversed(range(4)):
+            gradients.append(recorder.alloc((5 + layer) * MIB, BACKWARD))
+            recorder.free(activations[layer])
+        if not state:
+            state.extend(recorder.alloc((5 + layer) * MIB, OPTIMIZER) for layer in range(4) for _ in range(2))
+        for address in [recorder.alloc(5 * MIB, OPTIMIZER) for _ in range(temporaries)]:
+            recorder.free(address)
+
+    return step, state
+
+
+def predicted_training():
+    """Predict the step from runs at small sizes, before which the state of the optimizer was allocated."""
+    step, state = training()
+    recorder = Recorder().run(weights, 1)
+    state.extend(recorder.alloc((5 + layer) * MIB, OPTIMIZER) for layer in range(4) for _ in range(2))
+    recorder.run(step, 2, 2, 4, 2, 8)
+    recorder.empty_cache()
+    steps = recorder.steps()[1:]
+    initial = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
+    scaled = ScaledRecording.from_recordings(steps[1:], state=initial, runs=[((size,), run) for size, run in steps])
+    requests = scaled.step_requests
+    update = next(event for event in range(len(requests.operations)) if requests.position(event)[0] == "optimizer")
+    addresses = initial.state.blocks["address"].tolist()
+    blocks = np.asarray([addresses.index(address) for address in state])
+    return scaled.repeated(CreatedBlocks(blocks, np.full(len(blocks), update)))
+
+
+@pytest.mark.parametrize(("size", "runs"), [(3, 2), (5, 3), (33, 2)])
+def test_training_before_the_first_step(size, runs):
+    """The first run creates state of the optimizer in cached memory, which is then split, so that later runs differ."""
+    actual = Recorder().run(weights, 1).run(training()[0], *[size] * 5)
+    reserved = list(itertools.accumulate((reserved for _, _, reserved in actual.peaks[1:]), max))
+    assert reserved[runs - 2] < reserved[runs - 1] == reserved[-1]
+    scaled = predicted_training()
+    prediction = scaled.predict(size)
+    requested, allocated, _ = map(max, zip(*actual.peaks, strict=True))
+    assert (prediction.requested, prediction.allocated, prediction.reserved) == (requested, allocated, reserved[-1])
+    assert scaled.predict(size, reserved[-1]).outcome == "fits"
+    assert scaled.predict(size, reserved[-1] - 2 * MIB).outcome != "fits"
+    assert scaled.largest(reserved[-1], last=size) == size
+    assert scaled.largest(reserved[-1] - 2 * MIB, last=size) != size
+
+
+def test_changed_training_before_the_first_step():
+    """The state is created at the same place in a changed step."""
+    scaled, (step, _) = predicted_training(), training(temporaries=5)
+    edit, requests = StepEdit(scaled), scaled.step_requests
+    temporary = np.flatnonzero([phase == "optimizer" for phase in requests.step.phases])[[0, 0, 0]]
+    edit.insert(int(requests.created.boundaries[0]), temporary, np.arange(3), 3 + np.arange(3))
+    actual = Recorder().run(weights, 1).run(step, *[33] * 5)
+    prediction = edit.apply().predict(33)
+    requested, allocated, reserved = map(max, zip(*actual.peaks, strict=True))
+    assert (prediction.requested, prediction.allocated, prediction.reserved) == (requested, allocated, reserved)
 
 
 def attention(recorder, size):
