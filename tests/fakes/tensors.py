@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import torch
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes
 
 _MAX_COPIED = 1 << 20
@@ -135,6 +136,9 @@ def replacements(gpu):
         return _move(gpu, _copy(self), _index(gpu, device))
 
     plain_to = torch.Tensor.to
+    # PyTorch stores these functions at the first use of `torch.device` as a context, which would then have no effect on
+    # the original functions in later tests
+    _device_constructors()
     return [
         *((torch, name, factory(name)) for name in ("ones", "zeros", "full", "empty")),
         (torch.Tensor, "to", to),

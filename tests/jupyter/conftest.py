@@ -53,6 +53,8 @@ class Notebook:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             result = self.shell.run_cell(cell, **options)
         error = result.error_before_exec or result.error_in_exec
+        if isinstance(error, KeyboardInterrupt) and "await" in cell and sys.modules["IPython"].version_info < (8,):
+            end_interrupted_cell()
         displayed = [output["data"] for output in self.shell.display_pub.outputs]
         return CellResult(result.success, result.result, error, out.getvalue(), err.getvalue(), displayed)
 
@@ -72,8 +74,8 @@ class Notebook:
         return ipygpumem.reports
 
 
-def end_interrupted_cells():
-    """End cells that were interrupted while they waited. IPython 7 does this later, and removes a display hook then."""
+def end_interrupted_cell():
+    """End a cell that was interrupted while it waited. IPython 7 does this later, and removes a display hook then."""
     loop = asyncio.get_event_loop()
     for task in asyncio.all_tasks(loop):
         task.cancel()
@@ -106,8 +108,6 @@ def make_notebook(tmp_path_factory, monkeypatch):
         return notebooks[-1]
 
     yield make
-    if sys.modules["IPython"].version_info < (8,):
-        end_interrupted_cells()
     for notebook in notebooks:
         notebook.run("%unload_ext ipygpumem", store_history=False)
         notebook.shell.restore_sys_module_state()
