@@ -1,0 +1,140 @@
+"""Predictions before the first training step: later steps need more reserved memory, and must fit, too."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ipygpumem
+from ipygpumem.core.units import GIB
+from ipygpumem.features.fit.dry.runner import DryRunner
+from ipygpumem.features.fit.step_code import function_step
+from ipygpumem.features.fit.step_objects import StepObjects
+from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """An optimizer whose update cannot be computed, so that it is run."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state |= {"average": torch.zeros_like(parameter), "square": torch.zeros_like(parameter)}
+            state["average"].lerp_(parameter.grad, 0.1)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU())
+        self.output = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.output(self.layers(x))
+
+
+def reserved_peaks(step, size, count=4):
+    """Return the highest reserved memory up to the end of each step."""
+    peaks = []
+    gc.collect()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(count):
+        step(size)
+        peaks.append(torch.cuda.max_memory_reserved())
+    return peaks
+
+
+@pytest.mark.parametrize(
+    "make", [lambda parameters: torch.optim.AdamW(parameters, foreach=True), OwnOptimizer], ids=["AdamW", "own"]
+)
+def test_reserved_memory(allocations, make):
+    model = nn.Sequential(*[Block(192) for _ in range(6)], nn.Linear(192, 2000))
+    optimizer = make(model.parameters())
+
+    def step(batch):
+        optimizer.zero_grad()
+        model(torch.randn(batch * 8, 192)).logsumexp(-1).mean().backward()
+        optimizer.step()
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(1, 4097), most=0.001)
+    assert (result.refusal, torch.cuda.memory_allocated(), len(optimizer.state)) == ("", before, 0)
+    segments = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot())
+    assert segments == torch.cuda.memory_reserved() < before + 32 * 2**20  # what the runs have cached was freed
+    for size in (200, 400):
+        first, *others = reserved_peaks(step, size)
+        assert others[-1] > 1.1 * first or size == 400
+        assert result.reserved(size) == pytest.approx(others[-1], rel=0.02)
+        optimizer.zero_grad()
+        optimizer.state.clear()
+        torch.cuda.empty_cache()
+
+
+def simulated_peaks(step, size, count=4):
+    """Return the highest allocated and reserved memory of the first steps without data."""
+    code = function_step(step, range(1, 4097))
+    runner = DryRunner(code, "16 GiB")
+    before, requests = None, []
+    with runner.updates(StepObjects(torch, code.roots()), None):
+        for _ in range(count):
+            runner.run((size,))
+            before = list(runner.device.log.before) if before is None else before
+            requests += runner.device.log.requests
+            recording = SimulatedRecording(before, requests)
+            yield recording.allocated, recording.reserved
+    runner.close()
+
+
+class GPT(nn.Module):
+    def __init__(self, width=256, layers=3, words=8192):
+        super().__init__()
+        self.words, self.positions = nn.Embedding(words, width), nn.Embedding(256, width)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0) for _ in range(layers))
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.positions.weight
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("keeps_output", [False, True])
+def test_recommended_size_of_a_transformer(keeps_output):
+    kept = {}
+
+    def make():
+        model = GPT()
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+        def step(batch):
+            ids = torch.randint(0, 8192, (batch, 256), device="cuda")
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = model(ids)
+                loss = functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+            loss.backward()
+            optimizer.step()
+            if keeps_output:
+                kept["logits"] = logits
+
+        return step
+
+    result = ipygpumem.fit(make(), range(1, 4097), dry=True, device="16 GiB")
+    for size in (64, result.recommended):
+        kept.clear()
+        (_, first), *others = simulated_peaks(make(), size)
+        allocated, reserved = others[-1]
+        assert reserved > 1.1 * first or size != 64
+        assert result.reserved(size) == pytest.approx(reserved, rel=0.02)
+        assert result.predict(size) == pytest.approx(allocated, rel=0.005)
+    assert 0.95 * result.capacity < reserved < result.capacity < 16 * GIB
