@@ -91,6 +91,8 @@ class PredictionPiece(PlainData):
 class Prediction(PlainData):
     """Memory of a step at one size in bytes, including everything that exists before the step.
 
+    If the step is repeated, these are the highest values of several consecutive runs.
+
     Attributes:
         capacity: Limit of reserved memory; None without a limit.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
