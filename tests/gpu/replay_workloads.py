@@ -336,7 +336,7 @@ def predictions(snapshot, settings):
         if capacity:  # a memory fraction, which is checked before expandable segments are extended
             limits = {"limit": capacity, "by_fraction": True, "recorded": False}
             runs = [replay._run_again(**limits, descending=order) for order in (False, True)]
-            failure, peaks = bool(runs[0].failures), [run.allocator.peak for run in runs]
+            failure, peaks = runs[0].failure is not None, [run.allocator.peak for run in runs]
         case = {"settings": text, "capacity": capacity, "purpose": purpose, "grade": replay.grade}
         cases.append({**case, "predicted": [min(peaks), max(peaks)], "predicted_failure": failure})
         return replay

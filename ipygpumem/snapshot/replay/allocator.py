@@ -56,6 +56,7 @@ class Allocator(ExpandableSegments):
         self.raises_limit = False
         self.retries = 0
         self.segments: dict[int, int] = {}
+        self._smallest_segment = _UNLIMITED
         self._max_split = _UNLIMITED if settings.max_split_size is None else settings.max_split_size
         rounding = settings.non_split_rounding
         self._non_split_rounding = settings.large_segment if rounding is None else rounding
@@ -99,6 +100,7 @@ class Allocator(ExpandableSegments):
             private: Indices of the private pools that no CUDA graph and no ``MemPool`` uses any longer.
             only_private: Whether the segments of the default pool are kept.
         """
+        self.work.count(20 * len(self.pools))
         pools = enumerate(self.pools)
         allowed = [number for number, pool in pools if (pool.id in private if pool.private else not only_private)]
         groups: dict[tuple[int, bool], list[int]] = {}
@@ -109,9 +111,9 @@ class Allocator(ExpandableSegments):
             numbers.sort(key=lambda number: self.pools[number].stream & (2**64 - 1))
             mapped = []
             for number in numbers:
-                for key in list(self._free[number]):
-                    address = key & ADDRESS_MASK
-                    if self._in_range(address):
+                smallest = min(self._smallest_segment, self._unit(number) if self.ranges else _UNLIMITED)
+                for key in self._free_from(number, smallest):
+                    if self._in_range(key & ADDRESS_MASK):
                         mapped.append((number, key))
                     elif self._is_segment(key):
                         self._release(number, key, request)
@@ -121,8 +123,8 @@ class Allocator(ExpandableSegments):
     def release(self, addresses: list[int], request: int) -> None:
         """Free the segments at the given addresses, except those that contain blocks in use."""
         wanted = set(addresses)
-        for number, free in enumerate(self._free):
-            for key in list(free):
+        for number in range(len(self.pools)):
+            for key in self._free_from(number, self._smallest_segment):
                 if key & ADDRESS_MASK in wanted and self._is_segment(key):
                     self._release(number, key, request)
 
@@ -133,6 +135,7 @@ class Allocator(ExpandableSegments):
     def add_segment(self, address: int, size: int) -> None:
         """Add a segment that was allocated with cudaMalloc. Its free blocks are added with `free`."""
         self.segments[address] = size
+        self._smallest_segment = min(self._smallest_segment, size)
         self._bounds.add(address)
         self._grow(size)
 
@@ -168,7 +171,7 @@ class Allocator(ExpandableSegments):
 
     def _best_fit(self, pool: int, rounded: int) -> int | None:
         free = self._free[pool]
-        place = bisect_left(free, rounded << ADDRESS_BITS)
+        place = first = bisect_left(free, rounded << ADDRESS_BITS)
         if place == len(free):
             return None
         if self.ranges:
@@ -180,8 +183,9 @@ class Allocator(ExpandableSegments):
             else:  # expandable segments have been turned off
                 while place < len(free) and self._in_range(free[place] & ADDRESS_MASK):
                     place += 1
-                if place == len(free):
-                    return None
+            self.work.count(8 * (place - first))
+            if place == len(free):
+                return None
         size = free[place] >> ADDRESS_BITS
         if rounded < self._max_split:
             return None if size >= self._max_split else place
@@ -202,8 +206,16 @@ class Allocator(ExpandableSegments):
     def _shortage(self, pool: int, rounded: int, segment: int) -> int:
         """Return the minimum amount by which the limit must be raised."""
         if self.settings.expandable and self.pools[pool].expandable and not self._by_fraction:
+            self.work.count(len(self._free[pool]))
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
+
+    def _free_from(self, pool: int, smallest: int) -> list[int]:
+        """Return the keys of the free blocks of a pool from a size in bytes."""
+        free = self._free[pool]
+        found = free[bisect_left(free, smallest << ADDRESS_BITS) :]
+        self.work.count(5 * len(found) + 5)
+        return found
 
     def _is_segment(self, key: int) -> bool:
         """Return whether a free block is an entire segment that was allocated with cudaMalloc."""
@@ -228,10 +240,10 @@ class Allocator(ExpandableSegments):
             self._release(pool, free[place], request)
             return True
         released = 0
-        for key in reversed(free[:place]):
-            if released >= needed or key >> ADDRESS_BITS < self._max_split:
+        for key in reversed(self._free_from(pool, self._max_split)):
+            if released >= needed:
                 break
-            if self._is_segment(key):
+            if key >> ADDRESS_BITS < needed and self._is_segment(key):
                 released += key >> ADDRESS_BITS
                 self._release(pool, key, request)
         return released >= needed
@@ -245,7 +257,7 @@ class Allocator(ExpandableSegments):
                 count = self._searches.get(self._counter(number), 0)
                 blocks += [
                     (count - self._freed_at[key & ADDRESS_MASK], number, key)
-                    for key in self._free[number]
+                    for key in self._free_from(number, self._smallest_segment)
                     if self._is_segment(key)
                 ]
         freed = True

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, FreeBlocks, Pool, SegmentEvent
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-
-
-class LongReplayError(Exception):
-    """Raised if a replay takes too long."""
 
 
 class ExpandableSegments(FreeBlocks):
@@ -33,10 +29,7 @@ class ExpandableSegments(FreeBlocks):
         ranges: End and pool index of the address range of each expandable segment, by start.
         releases_ranges: Whether the addresses of an expandable segment are released when all of its memory is unmapped.
             This changes only addresses.
-        steps: Remaining number of unmapped blocks that the replay may examine.
     """
-
-    steps = 4_000_000
 
     def __init__(  # noqa: PLR0917
         self,
@@ -73,12 +66,11 @@ class ExpandableSegments(FreeBlocks):
         """Return address, size and pool index of each mapped range of the expandable segments, ordered by address."""
         result = []
         for start, (end, pool) in sorted(self.ranges.items()):
-            position = start
-            for address in [*self._unmapped[pool], end]:
-                if start <= address <= end:
-                    if address > position:
-                        result.append((position, address - position, pool))
-                    position = address + self._unmapped_sizes.get(address, 0)
+            position, unmapped = start, self._unmapped[pool]
+            for address in [*unmapped[bisect_left(unmapped, start) : bisect_left(unmapped, end)], end]:
+                if address > position:
+                    result.append((position, address - position, pool))
+                position = address + self._unmapped_sizes.get(address, 0)
         return result
 
     def is_mapped(self, address: int) -> bool:
@@ -108,16 +100,16 @@ class ExpandableSegments(FreeBlocks):
 
     def _expandable_block(self, pool: int, rounded: int) -> int:
         """Return the start of the first free or unmapped block from which enough adjacent memory is available."""
-        self.steps -= len(self._unmapped[pool])
-        if self.steps < 0:
-            raise LongReplayError
         for unmapped in self._unmapped[pool]:
             start = end = unmapped if unmapped in self._bounds else self._starts.get(unmapped, unmapped)
+            steps = 5
             while end - start < rounded and (end == start or end not in self._bounds):
                 size = self._sizes.get(end) or self._unmapped_sizes.get(end)
                 if size is None:
                     break
                 end += size
+                steps += 3
+            self.work.count(steps)
             if end - start >= rounded:
                 return start
         unit = self._unit(pool)
@@ -184,7 +176,7 @@ class ExpandableSegments(FreeBlocks):
         end = self.ranges[base][0]
         if self.releases_ranges and self._unmapped_sizes.get(base) == end - base:
             self._remove_unmapped(pool, base)
-            self._range_starts.remove(base)
+            del self._range_starts[bisect_left(self._range_starts, base)]
             self._bounds.discard(base)
             del self.ranges[base]
 
@@ -203,5 +195,6 @@ class ExpandableSegments(FreeBlocks):
     def _remove_unmapped(self, pool: int, start: int) -> int:
         size = self._unmapped_sizes.pop(start)
         del self._unmapped_starts[start + size]
-        self._unmapped[pool].remove(start)
+        unmapped = self._unmapped[pool]
+        del unmapped[bisect_left(unmapped, start)]
         return size

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
 ADDRESS_BITS = 52
 ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
@@ -54,6 +55,7 @@ class FreeBlocks:
         reserved: Total size of the segments in bytes.
         peak: Maximum of ``reserved``.
         events: Events in which segments were allocated, freed, mapped or unmapped.
+        work: Limit for the work of searches that examine many blocks.
     """
 
     def __init__(self, settings: AllocatorSettings, pools: list[Pool], *, collects: bool) -> None:
@@ -61,6 +63,7 @@ class FreeBlocks:
         self.pools = pools
         self.reserved = self.peak = 0
         self.events: list[SegmentEvent] = []
+        self.work = WorkLimit()
         self._free: list[list[int]] = [[] for _ in pools]
         self._sizes: dict[int, int] = {}
         self._starts: dict[int, int] = {}
@@ -89,6 +92,14 @@ class FreeBlocks:
         if self._collects:
             self._freed_at[address] = self._searches.get(self._counter(pool), 0)
         return address
+
+    def count_requests(self, count: int) -> None:
+        """Count the work of the next requests. Each of them moves items in a list of free blocks."""
+        self.work.count(count * (14 + len(self._sizes) / 200))
+
+    def total_free(self) -> int:
+        """Return the total size of the free blocks of all pools in bytes."""
+        return sum(self._sizes.values())
 
     def free_blocks(self, pool: int) -> list[tuple[int, int]]:
         """Return address and size of the free blocks of a pool."""

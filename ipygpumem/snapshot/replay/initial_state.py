@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,8 +50,9 @@ def add_initial_state(result: ReplayRun) -> None:
     for pool, mapped in ranges.items():
         start = mapped[0][0]
         longest = start + (recording.total or UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
-        end = min([longest, *(other for other in first if other > start)])
+        end = min([longest, *first[bisect_right(first, start) :][:1]])
         allocator.add_range(pool, start, max(end, sum(mapped[-1])), mapped)
+    allocator.work.count(50 * (len(segments) + len(blocks)) + len(free) ** 2 / 400)
     for pool, address, size in free:
         if size > 0:
             allocator.free(pool, address, size)
@@ -66,7 +68,7 @@ def fits_initially(result: ReplayRun) -> bool:
         if allocator.raises_limit:
             allocator.limit = max(allocator.limit, allocator.reserved)
     if allocator.reserved > allocator.limit:
-        in_use = allocator.reserved - result.free()
+        in_use = allocator.reserved - allocator.total_free()
         result.fail(BEFORE, in_use, allocator.reserved)
         return False
     return True

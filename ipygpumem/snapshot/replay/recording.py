@@ -16,6 +16,7 @@ from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_
 from ipygpumem.snapshot.replay.free_blocks import Pool
 from ipygpumem.snapshot.replay.memory_limit import available_memory, program_limit
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,6 +90,7 @@ class Recording:
             none failed, on the limit that the program had set. They are equal if it is known; the upper bound is None
             if it is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
+        work_limit: Limit for the work of replays.
     """
 
     def __init__(self, snapshot: SnapshotData, device: int) -> None:
@@ -110,6 +112,7 @@ class Recording:
         if not self._has_possible_addresses():
             self.problem = "the recording contains addresses or sizes that no process can have"
             return
+        self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks))
         self.pools, self.pool_of = self._assign_pools()
         pools = enumerate(self.pools)
         self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))

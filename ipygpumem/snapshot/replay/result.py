@@ -31,6 +31,10 @@ _LONG = 100_000
 """Number of events from which a comparison of settings omits replays that hardly change its result."""
 
 
+_MANY = 100
+"""Number of replays, in addition to searches for the smallest limit, that a comparison of settings requires."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnusedMemory(PlainData):
     """Reserved memory that contains no requested bytes, at the peak of reserved memory. Sizes are in bytes.
@@ -115,15 +119,16 @@ class Replay:
     @property
     def is_short(self) -> bool:
         """Whether the recording is so short that many replays take little time."""
-        return len(self._run.recording.trace) < _LONG
+        recording = self._run.recording
+        return len(recording.trace) < _LONG and _MANY * self._run.cost < recording.work_limit.seconds
 
     @property
     def smallest_capacity(self) -> int:
         """Smallest limit of reserved memory for which a replay served all requests.
 
         The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails. In
-        a recording of less than 100,000 events, the limits up to 2 MiB below it, and a few lower ones, were not
-        sufficient; for a longer one, the value is an upper bound. A larger limit can fail: see ``failing_capacity``.
+        most recordings of less than 100,000 events, the limits up to 2 MiB below it, and a few lower ones, were not
+        sufficient; for others, the value is an upper bound. A larger limit can fail: see ``failing_capacity``.
         """
         return self._capacities.limit
 
@@ -141,7 +146,7 @@ class Replay:
 
         def sufficient(limit: int) -> int | None:
             result = self._run_again(limit=limit, **_SIMULATED)
-            if result.failures:
+            if result.failure is not None:
                 return None
             # without garbage collection, a run is the same with a limit that it did not reach
             return limit if threshold else min(max(result.allocator.peak, lowest), limit)
@@ -150,7 +155,8 @@ class Replay:
             peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
             return int(peak / threshold) + 1 if threshold else peak  # collection starts at this share of the limit
 
-        return smallest_capacity(sufficient, estimate, lowest, highest, probes)
+        work = self._run.recording.work_limit
+        return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
 
     def fits(self, capacity: int) -> bool | None:
         """Return whether a limit of reserved memory serves all requests; None if it depends on unknown addresses.
@@ -161,7 +167,7 @@ class Replay:
             return False
         several = self.is_short and not self.settings.expandable
         outcomes = {
-            not self._run_again(limit=capacity, **_SIMULATED, descending=descending).failures
+            self._run_again(limit=capacity, **_SIMULATED, descending=descending).failure is None
             for descending in ((False, True) if several else (False,))
         }
         return outcomes.pop() if len(outcomes) == 1 else None
@@ -284,7 +290,7 @@ def replay(
         reason=reason,
         reserved_peak=result.allocator.peak,
         allocated_peak=int(result.allocated().max()),
-        failure=result.failures[0] if result.failures else None,
+        failure=result.failure,
         served=tuple(result.served),
         retries=result.allocator.retries,
         cuda_mallocs=mallocs,

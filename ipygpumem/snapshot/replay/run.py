@@ -12,10 +12,10 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.expandable_segments import LongReplayError
 from ipygpumem.snapshot.replay.initial_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.work_limit import LongReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.replay.recording import Recording
 
-_STEPS_PER_EVENT = 100
 _PART = 4096
 _HIGHEST = 1 << 51
 """End of the simulated addresses."""
@@ -60,18 +59,20 @@ class ReplayRun:
         allocator: The allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
-        failures: Requests that failed. The replay ends with the first one that did not fail in the recording.
+        failure: The first request that failed. The replay ends with the first one that did not fail in the recording.
         served: Events of recorded out-of-memory errors whose request was served.
         end: Number of events that were replayed.
+        cost: Approximate duration of the replay in seconds.
     """
 
     recording: Recording
     allocator: Allocator
     addresses: array[int]
     sizes: array[int]
-    failures: list[FailedRequest] = field(default_factory=list)
+    failure: FailedRequest | None = None
     served: list[int] = field(default_factory=list)
     end: int = 0
+    cost: float = 0.0
 
     def event_of(self, request: int) -> int:
         """Return the event of a request, given its number as in `SegmentEvent`."""
@@ -94,17 +95,14 @@ class ReplayRun:
         """Return the total size in bytes of the blocks in use before the first event and after each event."""
         return self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
 
-    def free(self) -> int:
-        """Return the total size in bytes of all free blocks."""
-        allocator = self.allocator
-        return sum(size for pool in range(len(allocator.pools)) for _, size in allocator.free_blocks(pool))
-
     def fail(self, event: int, rounded: int, segment: int | None = None) -> None:
-        """Add a failed request. By default, it would have needed a segment of the usual size."""
-        allocator, free = self.allocator, self.free()
+        """Set ``failure`` to the first failed request. By default, it would have needed a segment of the usual size."""
+        if self.failure is not None:
+            return
+        allocator, free = self.allocator, self.allocator.total_free()
         segment = allocator.settings.segment_size(rounded) if segment is None else segment
         allocated = allocator.reserved - free
-        self.failures.append(FailedRequest(event, rounded, segment, allocator.reserved, allocated, free))
+        self.failure = FailedRequest(event, rounded, segment, allocator.reserved, allocated, free)
 
 
 def run(
@@ -155,37 +153,41 @@ def run(
     )
     allocator.raises_limit = raises_limit
     allocator.releases_ranges = recorded
-    allocator.steps += _STEPS_PER_EVENT * len(recording.trace)
+    work = allocator.work = recording.work_limit
     rows = len(rounded)
     result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))
-    address_of, size_of = result.addresses, result.sizes
+    addresses, sizes = result.addresses, result.sizes
     operations = recording.operations if operations is None else operations
     result.end = len(recording.trace) if end is None else end
     operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
     operation, allocate, free = 0, allocator.allocate, allocator.free
-    try:
-        if keep_older:
-            add_initial_state(result)
-            if not fits_initially(result):
-                result.end, operations = BEFORE, operations[:0]
-        else:
-            for operation in recording.initial.blocks["row"].tolist():
-                address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
-        for operation in chain.from_iterable(_parts(operations, allocator, run_ends)):
-            if operation < 0:
-                row = ~operation
-                free(pools[row], address_of[row], size_of[row])
-            elif operation < rows:
-                address_of[operation], size_of[operation] = allocate(pools[operation], rounded[operation], operation)
+    with work.limited():
+        left = work.left
+        try:
+            if keep_older:
+                add_initial_state(result)
+                if not fits_initially(result):
+                    result.end, operations = BEFORE, operations[:0]
             else:
-                _repeat_special(result, operation, recorded=recorded)
-    except ReplayedOutOfMemoryError:
-        result.end = result.event_of(operation)
-        result.fail(result.end, rounded[operation])
-    except LongReplayError as error:
-        raise recording.error("the expandable segments have too many unmapped blocks") from error
-    except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
-        raise recording.error("the events contradict each other") from error
+                allocator.count_requests(len(recording.initial.blocks))
+                for operation in recording.initial.blocks["row"].tolist():
+                    addresses[operation], sizes[operation] = allocate(pools[operation], rounded[operation], operation)
+            for operation in chain.from_iterable(_parts(operations, allocator, run_ends)):
+                if operation < 0:
+                    row = ~operation
+                    free(pools[row], addresses[row], sizes[row])
+                elif operation < rows:
+                    addresses[operation], sizes[operation] = allocate(pools[operation], rounded[operation], operation)
+                else:
+                    _repeat_special(result, operation, recorded=recorded)
+        except ReplayedOutOfMemoryError:
+            result.end = result.event_of(operation)
+            result.fail(result.end, rounded[operation])
+        except LongReplayError as error:
+            raise recording.error("with so many free blocks, replays would take too long") from error
+        except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
+            raise recording.error("the events contradict each other") from error
+        result.cost = left - work.left
     return result
 
 
@@ -203,7 +205,10 @@ def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[in
     """
     first, peak = 0, -1
     for end in (*run_ends, len(operations)):
-        yield from (operations[start : min(start + _PART, end)].tolist() for start in range(first, end, _PART))
+        for start in range(first, end, _PART):
+            part = operations[start : min(start + _PART, end)].tolist()
+            allocator.count_requests(len(part))
+            yield part
         if allocator.peak == peak:
             return
         first, peak = end, allocator.peak

@@ -26,6 +26,8 @@ _UNIT = 2 * MIB
 """Unit in which sizes of segments are counted."""
 _MAX_UNITS = 1 << 16
 """Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
+_MAX_CHOICES = 1 << 28
+"""Largest product of this amount and the number of segments. It requires 1 s and 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,24 +258,25 @@ def _contiguous(result: ReplayRun, segments: list[_Segment], rounded: int) -> Bl
 def _whole_segments(result: ReplayRun, segments: list[_Segment], needed: int) -> BlocksToFree | None:
     """Return the blocks of the segments that together have the needed size and the fewest bytes in use."""
     units = -(-needed // _UNIT)
-    if not 0 < units <= min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT):
+    largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))
+    if not 0 < units <= largest:
         return None
     unreachable = np.iinfo(np.int64).max // 2
     least = np.full(units + 1, unreachable, np.int64)  # bytes in use for each number of units
     least[0] = 0
-    taken = np.zeros((len(segments), units + 1), np.bool_)
+    taken = np.zeros((len(segments), units // 8 + 1), np.uint8)  # one bit for each number of units
     for number, segment in enumerate(segments):
         size = segment.size // _UNIT
         used = sum(result.sizes[row] for row in segment.rows)
         before = least[np.maximum(np.arange(units + 1) - size, 0)] + used
-        taken[number] = before < least
+        taken[number] = np.packbits(before < least, bitorder="little")
         least = np.minimum(before, least)
     if least[units] >= unreachable:
         return None
     rows: list[int] = []
     count, left = 0, units
     for number in range(len(segments) - 1, -1, -1):
-        if taken[number, left]:
+        if taken[number, left // 8] >> (left % 8) & 1:
             rows += segments[number].rows
             count += 1
             left = max(left - segments[number].size // _UNIT, 0)

@@ -164,8 +164,17 @@ def compare_settings(
         OptionError: A setting or the capacity is invalid.
     """
     verification = verified(snapshot, snapshot.timeline(device).device)
+    texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
+    limit, work = None if capacity is None else parse_capacity(capacity), verification.recording.work_limit
+    with work.limited(work.seconds * max(1, len(texts) / len(SETTINGS))):
+        return _compare(snapshot, verification, texts, limit)
+
+
+def _compare(
+    snapshot: SnapshotData, verification: Verification, texts: list[str], capacity: int | None
+) -> SettingsComparison:
     recording = verification.recording
-    recorded, limit = _recorded(snapshot, verification, None if capacity is None else parse_capacity(capacity))
+    recorded, limit = _recorded(snapshot, verification, capacity)
 
     def alternative(text: str) -> Alternative:
         collects = AllocatorSettings.parse(text).collection_threshold > 0
@@ -175,7 +184,6 @@ def compare_settings(
         peaks = result.reserved_range if all_peaks else (peak, peak)
         return Alternative(text, result, peaks, _fits(result, limit))
 
-    texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
     different: dict[AllocatorSettings, str] = {}

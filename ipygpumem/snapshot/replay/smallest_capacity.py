@@ -7,10 +7,14 @@ and the free blocks that remain may be less suitable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipygpumem.core.units import MIB
 
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.work_limit import WorkLimit
+
+_SHARE = 1 / 16
 STEP = 2 * MIB
 """Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
 
@@ -32,7 +36,9 @@ def smallest_capacity(
     estimate: int,
     lowest: int,
     highest: Callable[[], int],
+    *,
     probes: int | None,
+    work: WorkLimit,
 ) -> SmallestCapacity:
     """Return the smallest limit that is sufficient.
 
@@ -44,26 +50,30 @@ def smallest_capacity(
         highest: Returns a limit that is certainly sufficient.
         probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
             for a single test of ``estimate``.
+        work: Limit for the work of replays. When a share of it has been used, the search ends with an upper bound.
     """
-    passing, failing = sufficient(estimate), lowest - 1
-    if passing is None or probes is not None:
-        end = highest()
-    if passing is None:
-        passing, failing = end, estimate if estimate < end else failing
-    if probes is None:
-        return SmallestCapacity(passing, None)
-    while passing - failing > STEP:
-        middle = (passing + failing) // 2 // STEP * STEP
-        middle = middle if failing < middle < passing else (passing + failing) // 2
-        result = sufficient(middle)
-        passing, failing = (passing, middle) if result is None else (result, failing)
-    count = 0
-    while count < probes and passing - (count + 1) * STEP >= lowest:
-        count += 1
-        result = sufficient(passing - count * STEP)
-        if result is not None:
-            passing, count = result, 0
-    near = (passing + number * STEP for number in range(1, probes + 1))
-    far = (passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1))
-    larger = sorted({limit for limit in (*near, *far) if passing < limit < end}, reverse=True)
-    return SmallestCapacity(passing, next((limit for limit in larger if sufficient(limit) is None), None))
+    with work.limited():
+        least = work.left - _SHARE * work.seconds
+        passing, failing = sufficient(estimate), lowest - 1
+        if passing is None or probes is not None:
+            end = highest()
+        if passing is None:
+            passing, failing = end, estimate if estimate < end else failing
+        if probes is None:
+            return SmallestCapacity(passing, None)
+        while passing - failing > STEP and work.left > least:
+            middle = (passing + failing) // 2 // STEP * STEP
+            middle = middle if failing < middle < passing else (passing + failing) // 2
+            result = sufficient(middle)
+            passing, failing = (passing, middle) if result is None else (result, failing)
+        count = 0
+        while count < probes and work.left > least and passing - (count + 1) * STEP >= lowest:
+            count += 1
+            result = sufficient(passing - count * STEP)
+            if result is not None:
+                passing, count = result, 0
+        near = (passing + number * STEP for number in range(1, probes + 1))
+        far = (passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1))
+        larger = sorted({limit for limit in (*near, *far) if passing < limit < end}, reverse=True)
+        failed = (limit for limit in larger if work.left > least and sufficient(limit) is None)
+        return SmallestCapacity(passing, next(failed, None))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _PRIME = 1_000_003
+_SHARE = 1 / 8  # of the limit for a comparison of settings
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
@@ -103,8 +104,13 @@ def expected_seconds(timeline: Timeline) -> float:
     return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live + pools)
 
 
-def verified(snapshot: SnapshotData, device: int) -> Verification:
+def verified(snapshot: SnapshotData, device: int, seconds: float | None = None) -> Verification:
     """Return the verification of a device's recording, which is computed once.
+
+    Args:
+        snapshot: The snapshot.
+        device: Device index.
+        seconds: Approximate limit of the duration; by default in proportion to the recording.
 
     Raises:
         ReplayError: The recording cannot be replayed.
@@ -113,7 +119,9 @@ def verified(snapshot: SnapshotData, device: int) -> Verification:
         recording = Recording(snapshot, device)
         if recording.problem:
             raise recording.error(recording.problem)
-        snapshot.verifications[device] = verify(recording)
+        limit = recording.work_limit
+        with limit.limited(seconds or limit.seconds * _SHARE):
+            snapshot.verifications[device] = verify(recording)
     return snapshot.verifications[device]
 
 

@@ -28,7 +28,7 @@ _COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "
 
 def replay_outcome(result: ReplayRun) -> str:
     """Return the value of `Prediction.outcome`."""
-    if result.failures:
+    if result.failure is not None:
         return DOES_NOT_FIT
     return FITS_AFTER_RELEASE if result.allocator.retries else FITS
 

@@ -63,8 +63,8 @@ class ScaledStep:
             raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
         result = self._replay(sizes, limit, settings)
         outcome, retries, missing = replay_outcome(result), result.allocator.retries, 0
-        if result.failures:
-            failure = result.failures[0]
+        failure = result.failure
+        if failure is not None:
             missing = failure.reserved + failure.segment - (limit or 0)
             result = self._replay(sizes, None, settings)
         phase, line = self.step_requests.position(event)

@@ -16,13 +16,13 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import block_sizes, result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
-from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.smallest_capacity import smallest_capacity
 from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.work_limit import WorkLimit
 from snapshot import files
 from snapshot.replay.test_allocator import make
 
@@ -125,10 +125,13 @@ def test_search_for_the_smallest_capacity():
         tested.append(limit)
         return limit if limit in {20 * MIB, 26 * MIB} or 30 * MIB <= limit != 44 * MIB else None
 
-    found = smallest_capacity(sufficient, 40 * MIB, 10 * MIB, lambda: 60 * MIB, 4)
+    found = smallest_capacity(sufficient, 40 * MIB, 10 * MIB, lambda: 60 * MIB, probes=4, work=WorkLimit())
     assert found == (20 * MIB, 44 * MIB)
     tested.clear()
-    assert smallest_capacity(sufficient, 28 * MIB, 10 * MIB, lambda: 60 * MIB, None) == (60 * MIB, None)
+    assert smallest_capacity(sufficient, 28 * MIB, 10 * MIB, lambda: 60 * MIB, probes=None, work=WorkLimit()) == (
+        60 * MIB,
+        None,
+    )
     assert tested == [28 * MIB]
 
 
@@ -380,15 +383,6 @@ def test_expandable_segments_from_before_the_recording():
     new = np.flatnonzero(replayed.recording.allocations.start >= 0)
     assert len(replayed.allocator.ranges)
     assert not any(replayed.allocator._in_range(replayed.addresses[row]) for row in new)
-
-
-def test_expandable_segments_with_many_unmapped_blocks(monkeypatch):
-    monkeypatch.setattr("ipygpumem.snapshot.replay.run._STEPS_PER_EVENT", 0)
-    monkeypatch.setattr(ExpandableSegments, "steps", 3)
-    snapshot = Snapshot.load(files.raw("two_streams_expandable"))
-    with pytest.raises(ReplayError, match="the expandable segments have too many unmapped blocks"):
-        snapshot.replay()
-    assert snapshot.summary()
 
 
 def test_impossible_addresses():

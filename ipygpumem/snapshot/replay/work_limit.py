@@ -1,0 +1,57 @@
+"""A limit for the work of replays, so that every file is replayed or refused within a time proportional to its size.
+
+Most requests take about the same time. However, PyTorch's allocator examines many free blocks in some cases, for
+example before a request fails, and a file can contain many such requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_STEPS_PER_SECOND = 10_000_000
+_SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
+
+
+class LongReplayError(Exception):
+    """Raised if replays exceed their limit."""
+
+
+class WorkLimit:
+    """A limit for the work of replays. The work is counted, because measured times would differ between machines.
+
+    Args:
+        items: Number of events and blocks.
+
+    Attributes:
+        seconds: Approximate duration of the work that is allowed in each context of `limited`.
+    """
+
+    def __init__(self, items: int = 0) -> None:
+        self.seconds = _SECONDS + _SECONDS_PER_ITEM * items
+        self._left = math.inf
+
+    @property
+    def left(self) -> float:
+        """Approximate duration in seconds of the work that is still allowed."""
+        return self._left / _STEPS_PER_SECOND
+
+    def count(self, steps: float) -> None:
+        """Count steps, each of which takes about 0.1 µs. Raises `LongReplayError` if the limit is exceeded."""
+        self._left -= steps
+        if self._left < 0:
+            raise LongReplayError
+
+    @contextmanager
+    def limited(self, seconds: float | None = None) -> Iterator[None]:
+        """Limit all work in this context together. Without an argument, the limit of an outer context applies."""
+        outer = self._left
+        if seconds is None and outer < math.inf:
+            yield
+            return
+        self._left = (self.seconds if seconds is None else seconds) * _STEPS_PER_SECOND
+        try:
+            yield
+        finally:
+            self._left = outer

@@ -1,0 +1,202 @@
+"""Replays of files with many free blocks are refused if they would take too long."""
+
+import itertools
+import math
+import tracemalloc
+
+import pytest
+
+from ipygpumem.core.units import GIB, MIB
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.replay import segment_blockers, smallest_capacity, work_limit
+from ipygpumem.snapshot.replay.recording import Recording, ReplayError
+from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
+from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.work_limit import LongReplayError, WorkLimit
+from snapshot import files
+
+_START, TIB = 1 << 40, 1024 * GIB
+
+
+def _record(requests, segments, **settings):
+    """Return a snapshot of ``(action, address, size)`` events and of segments with ``(size, state)`` blocks."""
+    events = [
+        {"action": action, "addr": _START + address, "size": size, "stream": 0, "time_us": number}
+        for number, (action, address, size) in enumerate(requests)
+    ]
+    table = []
+    for address, blocks, options in segments:
+        ends = itertools.accumulate(size for size, _ in blocks)
+        table.append(
+            {
+                "address": _START + address,
+                "total_size": sum(size for size, _ in blocks),
+                "stream": 0,
+                "blocks": [
+                    {"address": _START + address + end - size, "size": size, "requested_size": size, "state": state}
+                    for end, (size, state) in zip(ends, blocks, strict=True)
+                ],
+                **options,
+            }
+        )
+    return Snapshot.load({"segments": table, "device_traces": [events], "allocator_settings": settings})
+
+
+def _frees(addresses, size):
+    return [(action, address, size) for address in addresses for action in ("free_requested", "free_completed")]
+
+
+def _with_failed_requests(count, failed, block):
+    """Return a recording with free blocks of one size between blocks in use, and with requests that failed."""
+    addresses = [number * block for number in range(2 * count)]
+    requests = _frees(addresses[1::2], block)
+    requests += [("alloc", block, block), *_frees([block], block), *[("oom", 0, 64 * TIB)] * failed]
+    kind = {"segment_type": "small" if block <= MIB else "large"}
+    blocks = [(block, "active_allocated"), (block, "inactive")] * count
+    return _record(requests, [(0, blocks, kind), (TIB, [(2 * MIB, "inactive")], kind)])
+
+
+def _with_freed_expandable_blocks(count, allocated):
+    """Return a recording whose free blocks cannot be used if expandable segments are turned off."""
+    size, addresses = 2 * MIB, [number * 2 * MIB for number in range(2 * count)]
+    requests = _frees(addresses[1::2], size)
+    requests += [("alloc", size, size), *_frees([size], size)] * allocated
+    blocks = [(size, "active_allocated"), (size, "inactive")] * count
+    return _record(requests, [(0, blocks, {"is_expandable": True})], expandable_segments=True)
+
+
+def _with_unmapped_blocks(count, allocated):
+    """Return a recording with unmapped memory between blocks in use."""
+    size = 20 * MIB
+    addresses, end = [number * size for number in range(2 * count)], 2 * count * size
+    requests = [event for address in addresses for event in (("segment_map", address, size), ("alloc", address, size))]
+    requests += [*_frees(addresses[1::2], size), *[("segment_unmap", address, size) for address in addresses[1::2]]]
+    requests += [
+        ("segment_map", end, 2 * size),
+        ("alloc", end, 2 * size),
+        *_frees([end], 2 * size),
+        ("segment_unmap", end, 2 * size),
+    ] * allocated
+    segments = [(address, [(size, "active_allocated")], {"is_expandable": True}) for address in addresses[::2]]
+    return _record(requests, segments, expandable_segments=True)
+
+
+def _cost(snapshot, settings="", **options):
+    return run(Recording(snapshot, 0), AllocatorSettings.parse(settings), **options).cost
+
+
+def test_small_free_blocks_are_not_examined_when_requests_fail():
+    """Only blocks that are as large as a segment can be freed."""
+    cost = [_cost(_with_failed_requests(count, 200, 512), limit=TIB) for count in (100, 200)]
+    others = [_cost(_with_failed_requests(count, 1, 512), limit=TIB) for count in (100, 200)]
+    assert cost[1] - others[1] == pytest.approx(cost[0] - others[0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("record", "settings", "options"),
+    [
+        (lambda count: _with_failed_requests(count, count, 2 * MIB), "", {"limit": TIB}),
+        (lambda count: _with_freed_expandable_blocks(count, count), "", {}),
+        (lambda count: _with_unmapped_blocks(count, count), "expandable_segments:True", {"recorded": True}),
+    ],
+)
+def test_searches_of_many_blocks_are_counted(record, settings, options):
+    """The work is proportional to the number of requests and to that of blocks."""
+    cost = [_cost(record(count), settings, **options) for count in (200, 400)]
+    assert cost[1] / cost[0] == pytest.approx(4, rel=0.2)
+
+
+def test_long_replays_are_refused(monkeypatch):
+    snapshot = _with_failed_requests(200, 200, 2 * MIB)
+    assert compare_settings(snapshot).recorded.replay.smallest_capacity
+    cost = _cost(snapshot, limit=TIB)
+    message = "^snapshot: device 0 cannot be replayed: with so many free blocks, replays would take too long$"
+    monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
+    monkeypatch.setattr(work_limit, "_SECONDS", 10 * cost)
+    snapshot.clear_caches()
+    for _ in range(20):  # each call has its own limit
+        assert snapshot.replay("", TIB).failure
+    with pytest.raises(ReplayError, match=message):
+        compare_settings(snapshot)
+    monkeypatch.setattr(work_limit, "_SECONDS", cost / 10)
+    snapshot.clear_caches()
+    for function in (snapshot.replay, lambda: compare_settings(snapshot)):
+        with pytest.raises(ReplayError, match=message):
+            function()
+    assert snapshot.summary()
+
+
+def test_limit_of_a_verification():
+    snapshot = files.snapshot("oom_fragmented")
+    snapshot.clear_caches()
+    with pytest.raises(ReplayError, match="too long"):
+        verified(snapshot, 0, 1e-6)
+
+
+def test_search_that_takes_long_ends_with_an_upper_bound(monkeypatch):
+    snapshot = files.snapshot("cnn_steps")
+    exact = snapshot.replay().smallest_capacity
+    monkeypatch.setattr(smallest_capacity, "_SHARE", 0)
+    bound = snapshot.replay().smallest_capacity
+    assert exact < bound
+    assert snapshot.replay("", bound).failure is None
+
+
+def test_contexts():
+    limit = WorkLimit(1000)
+    limit.count(1e12)
+    with limit.limited(2.0):
+        limit.count(5e6)
+        with limit.limited():
+            limit.count(5e6)
+        with limit.limited(0.5):
+            limit.count(4e6)
+        assert limit.left == pytest.approx(1)
+        with pytest.raises(LongReplayError):
+            limit.count(11e6)
+    assert limit.left == math.inf
+    with limit.limited():
+        assert limit.left == limit.seconds
+
+
+class _Sizes:
+    """Stands for a replay, of which only the sizes of blocks are used."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+
+def _segments(sizes, used):
+    table = [segment_blockers._Segment(0, size * 2 * MIB, 0, [], [row]) for row, size in enumerate(sizes)]
+    return _Sizes(used), table
+
+
+def test_smallest_set_of_segments():
+    sizes, used = [1, 3, 4, 2, 7, 5, 1, 9], [5, 9, 8, 7, 30, 11, 2, 50]
+    result, segments = _segments(sizes, used)
+    for units in range(1, sum(sizes) + 1):
+        least = min(
+            sum(used[row] for row in rows)
+            for count in range(1, len(sizes) + 1)
+            for rows in itertools.combinations(range(len(sizes)), count)
+            if sum(sizes[row] for row in rows) >= units
+        )
+        choice = segment_blockers._whole_segments(result, segments, units * 2 * MIB)
+        assert (choice.bytes, sum(used[row] for row in choice.rows)) == (least, least)
+        assert sum(sizes[row] for row in choice.rows) >= units
+    assert segment_blockers._whole_segments(result, segments, (sum(sizes) + 1) * 2 * MIB) is None
+
+
+def test_memory_for_the_smallest_set_of_segments():
+    result, segments = _segments([8] * 4096, [1] * 4096)
+    tracemalloc.start()
+    try:
+        assert len(segment_blockers._whole_segments(result, segments, 32768 * 2 * MIB).rows) == 4096
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * MIB
+    result, segments = _segments([1] * 40_000, [1] * 40_000)
+    assert segment_blockers._whole_segments(result, segments, 40_000 * 2 * MIB) is None
