@@ -26,6 +26,11 @@ class ReplayTime:
         """CPU time of this thread in seconds since this object was created."""
         return time.thread_time() - self._started
 
+    @property
+    def left(self) -> float:
+        """CPU time in seconds that is left."""
+        return max(_TIME_LIMIT - self.used, 0.0)
+
     def allows(self, seconds: float) -> bool:
         """Return whether another ``seconds`` of CPU time are within the limit."""
         return self.used + seconds <= _TIME_LIMIT
@@ -42,13 +47,14 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     loaded = replay_time.used
     if reserved is None or not len(ooms) or not replay_time.allows(loaded):
         return ""
-    verification = verified(snapshot, device)
+    verification = verified(snapshot, device, replay_time.left)
     if verification.difference or verification.recording.settings.expandable:
         return ""
     if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification
         return ""
     capacity, event = reserved + failure.available, int(ooms[-1])
-    replay = snapshot.replay(_SETTING, capacity, device)
+    with verification.recording.work_limit.limited(replay_time.left):
+        replay = snapshot.replay(_SETTING, capacity, device)
     if event not in replay.served:
         return "expandable segments alone would not have been enough for this allocation"
     about = "" if replay.grade == "exact" else "about "

@@ -15,14 +15,13 @@ from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.verification import expected_seconds
+from ipygpumem.snapshot.replay.verification import verified
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.replay.run import ReplayRun
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_MAX_SECONDS = 60.0
 _CHANGE = ("event", "action", "segment", "bytes", "pool")
 
 
@@ -61,17 +60,13 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
         if not len(timeline.trace):
             continue
         device = timeline.device
-        problem = f"device {device} cannot be replayed: "
         try:
-            if expected_seconds(timeline) <= _MAX_SECONDS:
+            limit = verified(snapshot, device).recording.work_limit
+            with limit.limited(limit.replay_seconds):
                 encoded[device] = _encode(replay(snapshot, device, settings), settings)
-                continue
-            problem += "the replay would take longer than a minute"
-        except OptionError:
-            raise
         except ReplayError as error:
             problem = str(error).removeprefix(f"{snapshot.name}: ")
-        encoded[device] = EncodedReplay({"settings": settings, "problem": problem}, {})
+            encoded[device] = EncodedReplay({"settings": settings, "problem": problem}, {})
     if not any(item.columns for item in encoded.values()):
         raise ReplayError(f"{snapshot.name}: {problem}")
     return encoded

@@ -112,7 +112,8 @@ class Recording:
         if not self._has_possible_addresses():
             self.problem = "the recording contains addresses or sizes that no process can have"
             return
-        self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks))
+        events = sum(len(timeline.trace) for timeline in snapshot.timelines)
+        self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks), len(self.trace) / events)
         self.pools, self.pool_of = self._assign_pools()
         pools = enumerate(self.pools)
         self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.recording import Recording
+from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _PRIME = 1_000_003
-_SHARE = 1 / 8  # of the limit for a comparison of settings
 _RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
 
@@ -110,7 +109,7 @@ def verified(snapshot: SnapshotData, device: int, seconds: float | None = None) 
     Args:
         snapshot: The snapshot.
         device: Device index.
-        seconds: Approximate limit of the duration; by default in proportion to the recording.
+        seconds: Approximate limit of the duration; by default `WorkLimit.replay_seconds`.
 
     Raises:
         ReplayError: The recording cannot be replayed.
@@ -120,9 +119,15 @@ def verified(snapshot: SnapshotData, device: int, seconds: float | None = None) 
         if recording.problem:
             raise recording.error(recording.problem)
         limit = recording.work_limit
-        with limit.limited(seconds or limit.seconds * _SHARE):
-            snapshot.verifications[device] = verify(recording)
-    return snapshot.verifications[device]
+        try:
+            with limit.limited(limit.replay_seconds if seconds is None else seconds):
+                snapshot.verifications[device] = verify(recording)
+        except ReplayError as error:  # also computed only once
+            snapshot.verifications[device] = error
+    result = snapshot.verifications[device]
+    if isinstance(result, ReplayError):
+        raise result.with_traceback(None)
+    return result
 
 
 def grade_of_replay(

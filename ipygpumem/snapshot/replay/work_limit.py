@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _STEPS_PER_SECOND = 10_000_000
-_SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
+_SECONDS, _SECONDS_PER_ITEM, _SINGLE = 15.0, 2e-4, 1 / 8
 
 
 class LongReplayError(Exception):
@@ -23,13 +23,17 @@ class WorkLimit:
 
     Args:
         items: Number of events and blocks.
+        share: Share of the events of all devices.
 
     Attributes:
-        seconds: Approximate duration of the work that is allowed in each context of `limited`.
+        seconds: Approximate duration of the work that is allowed for a comparison of settings.
+        replay_seconds: Approximate duration that is allowed for a single replay. Single replays of all devices together
+            take as long as one of a file with one device and the same number of events.
     """
 
-    def __init__(self, items: int = 0) -> None:
+    def __init__(self, items: int = 0, share: float = 1.0) -> None:
         self.seconds = _SECONDS + _SECONDS_PER_ITEM * items
+        self.replay_seconds = _SINGLE * (_SECONDS * share + _SECONDS_PER_ITEM * items)
         self._left = math.inf
 
     @property

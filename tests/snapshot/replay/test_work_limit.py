@@ -8,7 +8,8 @@ import pytest
 
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.replay import segment_blockers, smallest_capacity, work_limit
+from ipygpumem.snapshot.export.encoded_replay import encode_replays
+from ipygpumem.snapshot.replay import segment_blockers, smallest_capacity, verification, work_limit
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -122,10 +123,23 @@ def test_long_replays_are_refused(monkeypatch):
         compare_settings(snapshot)
     monkeypatch.setattr(work_limit, "_SECONDS", cost / 10)
     snapshot.clear_caches()
-    for function in (snapshot.replay, lambda: compare_settings(snapshot)):
+    for function in (snapshot.replay, lambda: compare_settings(snapshot), lambda: encode_replays(snapshot, "")):
         with pytest.raises(ReplayError, match=message):
             function()
+    monkeypatch.setattr(verification, "verify", lambda _: pytest.fail("verified again"))
+    with pytest.raises(ReplayError, match=message):
+        snapshot.replay()
     assert snapshot.summary()
+
+
+def test_devices_share_the_limit_of_single_replays(monkeypatch):
+    monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
+    raw = files.raw("two_streams_expandable")
+    one = Recording(Snapshot.load(raw), 0).work_limit
+    raw["device_traces"] = [list(raw["device_traces"][0]) for _ in range(4)]
+    four = Recording(Snapshot.load(raw), 0).work_limit
+    assert four.seconds == one.seconds
+    assert four.replay_seconds == pytest.approx(one.replay_seconds / 4)
 
 
 def test_limit_of_a_verification():
