@@ -111,26 +111,28 @@ class Measurement:
         samples: Samples of device memory usage; None if no device can be sampled.
     """
 
+    # initial values in the class, because setting them for each cell takes longer
+    devices: tuple[str, ...] | None = None
+    recorder: Recorder | None = None
+    path: Path | None = None
+    after: Reading | None = None
+    excluded = 0.0
+    recorded: RecordingInfo | None = None
+    samples: SampleWindow | None = None
+    _before: Reading | None = None
+    _scope: PeakScope | None = None
+    _start = 0.0
+    _cost_before = 0.0
+    _devices: tuple[Device, ...] = ()
+    _interval: MeasurementInterval | None = None
+    _start_us = 0
+    _pid = 0
+
     def __init__(self, runtime: Runtime, options: MeasurementOptions | None = None) -> None:
         self.runtime = runtime
         self.options = options or _DEFAULT_OPTIONS
-        self.devices: tuple[str, ...] | None = None
-        self.recorder: Recorder | None = None
-        self.path: Path | None = None
         self.observers: list[MeasurementObserver] = []
-        self.after: Reading | None = None
-        self.excluded = 0.0
-        self.recorded: RecordingInfo | None = None
-        self.samples: SampleWindow | None = None
-        self._before: Reading | None = None
-        self._scope: PeakScope | None = None
         self._notes: list[str] = []
-        self._start = 0.0
-        self._cost_before = 0.0
-        self._devices: tuple[Device, ...] = ()
-        self._interval: MeasurementInterval | None = None
-        self._start_us = 0
-        self._pid = 0
 
     def begin(self) -> None:
         """Take the first reading and start the timer. If this raises an exception, the caller must call `abandon`."""
@@ -191,7 +193,8 @@ class Measurement:
         finally:
             self._close()
         # devices that were added to the monitored devices during the measurement have no first reading
-        if new := after.devices.keys() - before.devices.keys():
+        if after.devices.keys() != before.devices.keys():
+            new = after.devices.keys() - before.devices.keys()
             added = [device.name for device in self._devices if device.name in new]
             self._notes += map(_ADDED.format, added)
             after = after.only(tuple(name for name in after.devices if name not in added))

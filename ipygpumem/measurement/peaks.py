@@ -67,13 +67,14 @@ class PeakTracker:
         self._lock = threading.RLock()
         self._functions = WrappedFunctions("torch._C")
         self._calls = dict.fromkeys(_READERS, self._read) | dict.fromkeys(_RESETS, self._reset)
-        self._removing = False
+        self._removing = self._installed = False
 
     def install(self) -> None:
         """Wrap PyTorch's functions that read and reset peaks if they exist and are not wrapped yet."""
-        if pytorch.module() is not None:
-            self._removing = False
+        self._removing = False
+        if not self._installed and pytorch.module() is not None:
             self._functions.wrap(self._calls)
+            self._installed = True
 
     def stats(self, index: int) -> dict[str, Any]:
         """Return PyTorch's counters for a device as `allocator.stats` does, but ignore the peaks saved for the user."""
@@ -103,6 +104,7 @@ class PeakTracker:
             self._unwrap()
 
     def _unwrap(self) -> None:
+        self._installed = False
         for name in (*_READERS, *_RESETS):
             self._functions.unwrap(name)
 
@@ -118,18 +120,19 @@ class PeakTracker:
         with self._lock:
             stats = self.stats(index)
             state = allocator.allocator_statistics(stats)
-            if reset:
+            saved, latest = self._user_stats.get(index, (stats, None))
+            if not reset:
+                scope.earlier[index] = state.peak
+            # if nothing was allocated since the latest reset, another reset would change nothing
+            elif latest is None or state.peak != state.now or stats["allocation"] != latest["allocation"]:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
                         open_scope.add(index, state)
-                saved, latest = self._user_stats.get(index, (stats, stats))
-                if stats != latest:  # equal if nothing was allocated since; the comparison is much faster
+                if stats != (latest or saved):  # equal if nothing changed since; the comparison is much faster
                     saved = _with_peaks(stats, saved)
                 self._user_stats[index] = saved, stats
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
-            else:
-                scope.earlier[index] = state.peak
             scope.reached[index] = state.now
         return state
 

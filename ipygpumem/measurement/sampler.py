@@ -103,7 +103,7 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """Samples of all devices in one measurement.
+    """Samples of all devices that NVML can read, in one measurement.
 
     Attributes:
         tracks: Samples of the devices that were sampled, by index, with times in seconds since the start of the
@@ -113,7 +113,7 @@ class SampleWindow:
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
-        self.devices = {device.index: device for device in devices}
+        self.devices = {device.index: device for device in devices if device.nvml is not None}
         self.tracks: defaultdict[int, DeviceSamples] = defaultdict(DeviceSamples)
         self.start = time.perf_counter()
         self.epoch = time.time()
@@ -156,10 +156,9 @@ class Sampler:
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
         """Start sampling for a measurement. Return None if NVML cannot read any of the devices."""
-        readable = [device for device in devices if device.nvml is not None]
-        if not readable or os.getpid() != self._pid:
+        window = SampleWindow(devices)
+        if not window.devices or os.getpid() != self._pid:
             return None
-        window = SampleWindow(readable)
         with self._lock:
             try:
                 self.windows = (*self.windows, window)

@@ -66,8 +66,8 @@ class DeviceMonitor:
 
     def selected_devices(self) -> list[Device]:
         """Return the devices to read."""
-        devices = self.devices.values()
-        return [device for device in devices if self.selected is None or device.name in self.selected]
+        devices = list(self.devices.values())
+        return devices if self.selected is None else [device for device in devices if device.name in self.selected]
 
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
         """Convert names such as ``0`` and ``cuda`` to the form ``cuda:0``. Raises `DeviceError` for other names."""
@@ -114,7 +114,7 @@ class DeviceMonitor:
             for device in self.selected_devices():
                 devices[device.name] = _read(torch, device, read_allocator, capturing=capturing, busy=busy)
             pinned = allocator.pinned_memory(torch)
-        return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
+        return Reading(time.time(), devices, host.read_host(pinned, available=available))
 
 
 def _existing_device(text: str) -> str:

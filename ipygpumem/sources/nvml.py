@@ -116,20 +116,19 @@ class Nvml:
     def memory(self, handle: Any) -> DeviceMemory:
         """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1."""
         if self._memory_v2:
-            info = self._memory_type(self._pynvml.nvmlMemory_v2)
-            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
             pynvml = self._pynvml
-            if code and code in (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
-                self._memory_v2 = False
-            else:
-                if code:
-                    self._raise(code)
+            info = self._memory_type(pynvml.nvmlMemory_v2)
+            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
+            if not code:
                 # v2 excludes memory reserved by the driver: v1.used = v2.used + v2.reserved (verified on an H200)
-                reserved, used = info.reserved, info.used
-                if reserved + used + info.free > info.total:  # some drivers include it in used
+                total, reserved, used = info.total, info.reserved, info.used
+                if reserved + used + info.free > total:  # some drivers include it in used
                     used -= reserved
-                memory: DeviceMemory = _new_memory((info.total, used + reserved, reserved, "NVML memory info v2"))
+                memory: DeviceMemory = _new_memory((total, used + reserved, reserved, "NVML memory info v2"))
                 return memory
+            if code not in {pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH}:
+                self._raise(code)
+            self._memory_v2 = False
         old = self._old_memory_type()
         code = self._call_raw("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old))
         if code:
