@@ -131,7 +131,10 @@ class PickleReader:
                 at += width
                 objects_left -= width > 1  # Python stores small integers once
             elif code == op.MEMOIZE:
-                memo[memo_index : memo_index + 1] = [stack[-1]]
+                if memo_index == len(memo):
+                    memo.append(stack[-1])
+                else:
+                    memo[memo_index] = stack[-1]
                 memo_index += 1
             elif code == op.MARK:
                 outer.append(stack)

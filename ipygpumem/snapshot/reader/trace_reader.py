@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -48,9 +49,12 @@ class TraceReader:
         columns = _Columns(int(size.sum()), where, self._tables)
         if entries:
             columns.fill_entries(entries, first[[type(item) is not EntryRun for item in items]])
+        runs: dict[int, list[tuple[EntryRun, int]]] = defaultdict(list)  # by batch, whose columns are copied together
         for item, row in zip(items, first.tolist(), strict=True):
             if type(item) is EntryRun:
-                columns.fill_run(item, row, self._runs)
+                runs[id(item.entries)].append((item, row))
+        for batch in runs.values():
+            columns.fill_runs(batch, self._runs)
         return columns.trace(device)
 
     def unread(self, device: int, error: str) -> Trace:
@@ -85,16 +89,20 @@ class _Columns:
                 self._device_free.append(integer(entry["device_free"], f"{self._where}[{row}]: device_free"))
                 self._free_rows.append(row)
 
-    def fill_run(self, run: EntryRun, row: int, runs: _RunColumns) -> None:
+    def fill_runs(self, runs: list[tuple[EntryRun, int]], run_columns: _RunColumns) -> None:
+        """Fill in the entries of runs of the same batch, given with the row of their first entry."""
+        entries = runs[0][0].entries
+        indices = np.concatenate([np.arange(run.first, run.stop) for run, _ in runs])
+        rows = np.concatenate([np.arange(row, row + len(run)) for run, row in runs])
         columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
         for name, numbers in columns.items():
-            values = runs.column(run, name)
+            values = run_columns.column(entries, name)
             if values is not None:
-                numbers[row : row + len(run)] = values
-        free = runs.column(run, "device_free")
+                numbers[rows] = values[indices]
+        free = run_columns.column(entries, "device_free")
         if free is not None:
-            self._device_free.extend(free.tolist())
-            self._free_rows.extend(range(row, row + len(run)))
+            self._device_free.extend(free[indices].tolist())
+            self._free_rows.extend(rows.tolist())
 
     def trace(self, device: int) -> Trace:
         """Check the values and return the events sorted by time."""
@@ -171,10 +179,9 @@ class _RunColumns:
         except SnapshotError:
             raise NotColumnarError from None
 
-    def column(self, run: EntryRun, key: str) -> NDArray[np.int64] | Numbered | None:
+    def column(self, entries: EntryBatch, key: str) -> NDArray[np.int64] | Numbered | None:
         """Return a key's values as integers or table indices (-1 for None), or None if the entries lack the key."""
-        values = self._columns.get((id(run.entries), key), run.entries.values.get(key))
-        return None if values is None else values[run.first : run.stop]
+        return self._columns.get((id(entries), key), entries.values.get(key))
 
     def _fill_inline(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
         """Fill in the table indices of values that are written inside entries."""
