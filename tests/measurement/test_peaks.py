@@ -414,6 +414,21 @@ def test_first_kernels_are_not_in_any_peak(fake_gpu):
     assert closed(outer, [0])[0].allocated == 10 * MIB
 
 
+def test_peaks_are_reset_again_only_after_an_allocation(fake_gpu):
+    fake_gpu.alloc(MIB)
+    current().peaks.install()
+    for _ in range(2):
+        closed(opened([0], reset=True), [0])
+    resets = fake_gpu.calls["resetPeakMemoryStats"]
+    scope = opened([0], reset=True)
+    assert fake_gpu.calls["resetPeakMemoryStats"] == resets
+    fake_gpu.free(fake_gpu.alloc(3 * MIB))
+    assert closed(scope, [0])[0].allocated == 4 * MIB
+    assert closed(opened([0], reset=True), [0])[0].allocated == MIB
+    assert fake_gpu.calls["resetPeakMemoryStats"] == resets + 1
+    assert torch.cuda.max_memory_allocated() == 4 * MIB
+
+
 def test_counters_of_later_versions_of_torch(fake_gpu):
     allocator = fake_gpu[0].allocator
     allocator.stats["padding_bytes"] = {"all": Stat(), "huge_pool": Stat()}
