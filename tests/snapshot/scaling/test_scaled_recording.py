@@ -217,6 +217,24 @@ def test_changed_training_before_the_first_step():
     assert (prediction.requested, prediction.allocated, prediction.reserved) == (requested, allocated, reserved)
 
 
+def test_growing_list():
+    """Tensors that no run frees are counted for one run, as in the first step."""
+
+    def step(recorder, size):
+        activation = recorder.alloc(30 * size * MIB, line(1))
+        recorder.alloc(3 * size * MIB, line(2))
+        recorder.free(activation)
+
+    recorder = Recorder().run(weights, 1).run(step, 2, 4, 8)
+    recorder.empty_cache()
+    steps = recorder.steps()[1:]
+    state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
+    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
+    prediction = scaled.repeated().predict(20)
+    assert prediction.allocated == (100 + 3 * (2 + 4 + 8) + 33 * 20) * MIB == scaled.predict(20).allocated
+    assert prediction.left == 3 * 20 * MIB
+
+
 def attention(recorder, size):
     batch, length = size if isinstance(size, tuple) else (1, size)
     kept = [recorder.alloc(batch * length * length * 4, line(5)) for _ in range(2)]
