@@ -103,7 +103,7 @@ def expandable_pools(
     kind = 2 * np.searchsorted(distinct(stream), stream) + is_large
     default = default_pool(snapshot.pools)
     is_default = is_used & (pools == default)
-    inferred = np.flatnonzero(is_used & (pools < 0))
+    inferred = np.flatnonzero(is_used & (pools < 0) & (default >= 0))  # without pools in the file, all are the default
     inferred = inferred[_overlaps(kind * factor + begin + 1, kind * factor + end + 1, inferred, is_default)]
     pools[inferred] = len(snapshot.pools) + np.arange(len(inferred))
     of_events = trace.pool.astype(np.int64)
