@@ -109,6 +109,7 @@ def fit_step(
         refusal = search.run(saved, updates)
         if search.scaled is not None and search.capacity is not None:
             facts = search.facts
+            search.notes.extend(search.scaled.notes)
             small = [probe for probe in search.probes if probe.role != "verification"]
             ends = map(max, zip(*[probe.size for probe in small], strict=True))
             axes = tuple(axis.until(end) for axis, end in zip(code.axes, ends, strict=True))

@@ -20,6 +20,7 @@ _GOOD_FIT = 0.001  # relative error up to which a linear function is preferred t
 _LINE = 2  # number of sizes that determine a linear function
 _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the polynomials of its degree
 _MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which other predictions are not trusted
+_NOTED_SHARE = 0.001  # share of the peak above which allocations of unknown growth are noted
 _MAX_SHARE = 0.005
 """Share of the peak above which allocations that differ between the recordings, or that shrink, are not tolerated."""
 
@@ -76,6 +77,29 @@ def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Seque
     worst = max(deviations, key=lambda deviation: deviation.error)
     reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
     return tuple(filter(None, (*reasons, _irregular(matched, model))))
+
+
+def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
+    """Return sentences about assumptions of the predictions that the recordings do not confirm."""
+    others = [run for run in matched.runs if run[0] != matched.size]
+    single = np.ones(len(matched.step.rows), np.bool_)
+    for run in others:
+        counterparts = matched.counterparts(run)
+        single[counterparts[counterparts >= 0]] = False
+    peaks = [(peak.sizes[live := peak.live[single[peak.live]]], live, peak) for peak in matched.peaks(model)]
+    share, sizes, live = max(
+        ((sizes.sum() / max(matched.step.start + peak.bytes, 1), sizes, live) for sizes, live, peak in peaks),
+        key=lambda item: item[0],
+    )
+    if not others or share <= _NOTED_SHARE:
+        return ()
+    line = matched.step.lines(live[np.argmax(sizes)][None])[0]
+    text = (
+        f"{many(len(live), 'allocation')} at the largest measured size ({_name(matched.size)}) did not occur at smaller"
+        f" sizes, mainly in {line}: the predictions assume growth in proportion to the size, to at most {share:.1%} of"
+        " the peak."
+    )
+    return (text,)
 
 
 def _difference_at_same_size(matched: MatchedRecordings) -> str:

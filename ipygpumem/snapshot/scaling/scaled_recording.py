@@ -20,7 +20,7 @@ from ipygpumem.snapshot.scaling import results
 from ipygpumem.snapshot.scaling.consecutive_runs import ConsecutiveRuns, replay_outcome
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.leftovers import find_leftovers
-from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_reasons
+from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_notes, find_reasons
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState, StepRequests
@@ -205,6 +205,7 @@ class ScaledRecording(ScaledStep):
     Attributes:
         deviations: Comparison of the predictions with each of the recordings.
         reasons: Reasons for not trusting the predictions, as complete sentences; empty if there are none.
+        notes: Sentences about assumptions that the recordings do not confirm.
     """
 
     def __init__(self, matched: MatchedRecordings, model: SizeModel, step_requests: StepRequests) -> None:
@@ -212,6 +213,7 @@ class ScaledRecording(ScaledStep):
         self._matched = matched
         self.deviations = matched.deviations(model)
         self.reasons = find_reasons(matched, model, self.deviations)
+        self.notes = find_notes(matched, model)
 
     @classmethod
     def from_recordings(

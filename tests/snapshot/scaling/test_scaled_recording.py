@@ -359,6 +359,18 @@ def test_reasons(extra, message):
     assert [reason for reason in reasons if re.search(message, reason)], reasons
 
 
+@pytest.mark.parametrize(("nbytes", "sizes", "count"), [(50_000, {4}, 1), (10_000, {4}, 0), (50_000, {2, 3, 4}, 0)])
+def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
+    """How it grows is unknown, which is noted unless its share of the peak is very small."""
+    step = with_extra(lambda _, size: [nbytes] * (size in sizes))
+    scaled = ScaledRecording.from_recordings(Recorder().run(step, 2, 3, 4, 2).steps())
+    assert (scaled.reasons, len(scaled.notes)) == ((), count)
+    pattern = (
+        r"^1 allocation at .* \(4\) did not occur .* user/train\.py:7 forward: .* to at most 0\.[23]% of the peak\.$"
+    )
+    assert all(re.search(pattern, note) for note in scaled.notes), scaled.notes
+
+
 def test_growth_faster_than_a_square_is_not_assumed():
     """Four sizes that are close to each other can be on a polynomial by chance."""
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
