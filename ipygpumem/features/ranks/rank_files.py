@@ -46,8 +46,8 @@ class RankFiles:
         self._no_snapshot_reason = (recording_problem() or "") if record else ""
         self._record = record and not self._no_snapshot_reason
         self._info = current_rank_info(rank=rank)
-        for extension in (REPORT, SNAPSHOT):
-            check_path(self._path(extension), "report", "rank_00000.json")
+        for extension, kind in ((REPORT, "report"), (SNAPSHOT, "snapshot")):
+            check_path(self._path(extension), kind, f"rank_00000{extension}")
 
     @property
     def snapshot(self) -> Path | None:

@@ -80,6 +80,18 @@ def test_each_rank_writes_a_report(run):
     assert "<table" in ranks._repr_html_()
 
 
+def test_second_run_in_the_same_directory_replaces_the_files(fake_gpu, tmp_path):
+    paths = [tmp_path / "rank_00003.json", tmp_path / "rank_00003.pickle"]
+    contents = []
+    for mib in (10, 20):
+        with measure(rank_reports=tmp_path, rank=3):
+            block = fake_gpu.alloc(mib * MIB)
+        fake_gpu.free(block)
+        contents.append([path.read_bytes() for path in paths])
+    assert sorted(tmp_path.iterdir()) == paths
+    assert contents[0][0] != contents[1][0] and contents[0][1] != contents[1][1]
+
+
 def test_failed_rank_has_a_report(tmp_path):
     with pytest.raises(ZeroDivisionError), measure(rank_reports=tmp_path, rank=0):
         1 / 0  # noqa: B018
