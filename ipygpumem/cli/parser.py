@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from ipygpumem.cli import snapshots
 from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.core.text import printable
+from ipygpumem.core.text import error_line, printable
 from ipygpumem.core.units import size
 from ipygpumem.features.commands import registry
 from ipygpumem.features.commands.command import Command, Option, OptionParser, add_shell_command
@@ -129,7 +129,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 class _Parser(OptionParser):
     def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
+        super().error(error_line(message))
 
 
 COMMANDS = (
@@ -143,13 +143,13 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status. By default, the arguments are those of the command line."""
-    parsed = parser().parse_args(arguments)
-    if sys.stdout is None:
-        print_error(OptionError("the output cannot be written because stdout is closed"))
-        return BAD_FILE
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names in files can contain surrogates
     try:
+        parsed = parser().parse_args(arguments)
+        if sys.stdout is None:
+            print_error(OptionError("the output cannot be written because stdout is closed"))
+            return BAD_FILE
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # names in files can contain surrogates
         status: int = parsed.run(parsed)
         sys.stdout.flush()
     except (OptionError, ReportError, SnapshotError, MemoryError) as error:

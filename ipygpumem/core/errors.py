@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from ipygpumem.core.text import printable
+from ipygpumem.core.text import error_line
 
 __all__ = [
     "CuptiError",
@@ -29,7 +29,7 @@ class IpyGpuMemError(Exception):
     """Base class of all exceptions raised by this package."""
 
     def __str__(self) -> str:
-        return printable(" ".join(super().__str__().splitlines()))  # paths and names may contain line breaks
+        return error_line(super().__str__())  # paths and names may contain line breaks
 
 
 class OptionError(IpyGpuMemError, ValueError):

@@ -46,7 +46,7 @@ _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
 _LITERAL = re.compile(
     r"""["'#!%]|^([,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_env|sql|sx|system|uv)\s)|[=:]\s*\d"""
-    r"""|\b(?=\w{16})\w*\d"""
+    r"""|\b(?=\w{16})\w*\d|^\w+-[\w.+/\\-]{8,}$"""
 )
 """Pattern of lines of code that may contain secrets."""
 

@@ -7,6 +7,8 @@ import re
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = re.compile(r"(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """Start of a formula after invisible characters, including full-width signs. In some languages, ``;`` ends a cell."""
+_LONG_WORD = re.compile(r"\S{501,}")
+_MESSAGE = 1000
 _LABEL = 100
 _CLIPPED = 20
 
@@ -14,6 +16,15 @@ _CLIPPED = 20
 def printable(text: str) -> str:
     """Replace control characters, bidirectional controls, line separators and surrogates with question marks."""
     return _CONTROL.sub("?", text)
+
+
+def error_line(text: str) -> str:
+    """Return the text of an error as one line of at most 1,000 characters, without control characters.
+
+    Long words and lines are shortened in the middle, because the end contains the file name and the reason.
+    """
+    line = _LONG_WORD.sub(lambda word: f"{word[0][:100]}…{word[0][-399:]}", printable(" ".join(text.splitlines())))
+    return line if len(line) <= _MESSAGE else f"{line[: _MESSAGE // 2]}…{line[1 - _MESSAGE // 2 :]}"
 
 
 def csv_text(text: str) -> str:

@@ -20,6 +20,7 @@ from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.text import error_line
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
@@ -126,7 +127,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         if statement:
             error = command_error(statement, ChainMap(local_ns or {}, self.shell.user_ns, vars(builtins)))
             if error:
-                raise UsageError(f"%gpumem: {error}")
+                raise UsageError(error_line(f"%gpumem: {error}"))
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
             options = "--snapshot, --history, --trace and --timeline"

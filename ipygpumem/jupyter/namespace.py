@@ -18,6 +18,7 @@ from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import attempt, frame_label
+from ipygpumem.core.text import error_line
 from ipygpumem.measurement.measurement import notebook_sources
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
     except SyntaxError as error:
         if "await" in (error.msg or ""):
             raise UsageError("%gpumem cannot measure a statement that contains await: use %%gpumem") from error
-        raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
+        raise UsageError(error_line(f"%gpumem: {error.msg}: {statement!r}")) from error
     return before, value
 
 

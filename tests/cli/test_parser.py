@@ -108,6 +108,19 @@ def test_missing_memory_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "ipygpumem: not enough memory to run the command\n"
 
 
+def test_interrupt_while_arguments_are_parsed(monkeypatch):
+    monkeypatch.setattr(parser, "parser", Mock(side_effect=KeyboardInterrupt))
+    assert parser.main(["demo"]) == output.INTERRUPTED
+
+
+def test_errors_about_long_arguments_are_short(capsys):
+    with pytest.raises(SystemExit):
+        run(capsys, "summary", "x" * 5000, "--" + "y" * 5000)
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 1100
+    _, _, error = run(capsys, "summary", "x" * 3000)
+    assert len(error) <= 1100
+
+
 def test_closed_pipe_is_not_an_error():
     command = f"'{sys.executable}' -m ipygpumem events '{OOM}' --csv | head -1"
     process = subprocess.run(

@@ -25,6 +25,18 @@ def test_errors_are_one_printable_line():
     assert str(OptionError("a\r\nb\u2028c\x1b[2J\u202e")) == "a b c?[2J?"
 
 
+def test_errors_are_short():
+    """The end of a line contains the name of a file and the reason."""
+    name = "n" * 250 + ".pickle"
+    for directory in ("d" * 3000, "/".join(["directory"] * 400), " ".join(["word"] * 800)):
+        text = str(OptionError(f"%gpumem view: {directory}/{name}: No such file or directory"))
+        assert len(text) <= 1000
+        assert text.startswith("%gpumem view: ")
+        assert text.endswith(f"{name}: No such file or directory")
+    for text in ("x" * 500, " ".join(["word"] * 200)):
+        assert str(OptionError(text)) == text
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1", "\u200b=1"])
 def test_formulas_are_escaped_in_csv(text):
     escaped = csv_text(text)

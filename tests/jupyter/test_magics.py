@@ -572,6 +572,20 @@ def test_misspelled_command_has_a_suggestion(cpu_notebook):
     assert isinstance(cpu_notebook.run("%gpumem raise ValueError(3)").error, ValueError)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"%gpumem who {'x' * 3000}",
+        f"%gpumem compare {'1 ' * 3000}",
+        f"%gpumem summary {'x' * 3000}",
+        f"%gpumem {'x ' * 3000}",
+        f"%%gpumem --limit {'9' * 4000}\npass",
+    ],
+)
+def test_errors_about_long_arguments_are_short(line, cpu_notebook):
+    assert len(str(cpu_notebook.run(line).error)) <= 1020
+
+
 def test_shell_command_is_not_a_statement(cpu_notebook, tmp_path):
     """IPython's own magic ``%notebook`` would replace the file."""
     path = tmp_path / "run.ipynb"
