@@ -83,7 +83,7 @@ class ScaledStep:
         )
 
     def events(self, size: int | Sequence[int]) -> Recording:
-        """Return the requests of the step at a size, in the form that `ipygpumem.snapshot.replay.run.run` replays."""
+        """Return the requests of the step, or of several runs if it is repeated, in the form that `run` replays."""
         return ConsecutiveRuns(self.step_requests).with_sizes(self.model.sizes(self._check(size)))
 
     def largest(
