@@ -105,7 +105,7 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
 def _is_cleared(frame: FrameType) -> bool:
     """Return whether a frame belongs to a finished generator. Reading its locals crashes Python 3.13 (gh-125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
-    return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
+    return bool(referents) and all(is_exactly(referent, (types.FunctionType, types.CodeType)) for referent in referents)
 
 
 def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import is_exactly
 from ipygpumem.core.units import many, size
 from ipygpumem.features.fit.containers import (
     added_items,
@@ -139,7 +140,7 @@ class SavedState:
         ]
         for name, container, items in self._items:
             added = added_items(container, items)
-            if added > 0 and name and type(container) in {list, collections.deque}:
+            if added > 0 and name and is_exactly(container, (list, collections.deque)):
                 notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
         torch = self._torch
         if self._environment is not None:
@@ -173,7 +174,7 @@ class SavedState:
 
 
 def _contains_fake_tensor(value: Any) -> bool:
-    items = value if type(value) in {tuple, list} else [value]
+    items = value if is_exactly(value, (tuple, list)) else [value]
     return any(type(item).__name__ == "FakeTensor" for item in items)
 
 

@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 from ipygpumem.core.introspection import instance_dict, is_instance, mro, slot_values
@@ -155,10 +154,12 @@ class ModelStorages:
 
     def find_optimizers(self) -> None:
         """Add all optimizers of this process, including those that have not run a step yet."""
-        role = cache(self.types.role)
+        roles: dict[int, str | None] = {}  # by id, because the metaclass of a class can define __hash__
         for value in gc.get_objects():
-            kind: Any = type(value)
-            if role(kind) == "optimizer":
+            kind = type(value)
+            if id(kind) not in roles:
+                roles[id(kind)] = self.types.role(kind)
+            if roles[id(kind)] == "optimizer":
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:

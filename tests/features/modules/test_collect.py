@@ -173,6 +173,22 @@ def test_training_step(traffic):
     assert parts["other threads"].peak == 0
 
 
+def test_class_that_cannot_be_hashed(traffic):
+    class Meta(type):
+        def __hash__(cls):
+            raise RuntimeError("hash")
+
+    odd = Meta("Odd", (), {})()
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    step(model, optimizer, torch.randn(16, 32))
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32))
+    (tree,) = m.report.modules
+    assert tree.rows[0].optimizer == tree.rows[0].parameters
+    assert type(odd).__name__ == "Odd"
+
+
 def test_phases_add_up_to_run_time(traffic, monkeypatch):
     """The time spent on scans is included neither in a phase nor in the measurement."""
     from ipygpumem.features.modules.storages import ModelStorages

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.core.introspection import is_instance
+from ipygpumem.core.introspection import is_exactly, is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
@@ -131,7 +131,7 @@ class StepObservations:
         used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []
         for name, value in [item for variables in self._objects.namespaces for item in variables.items()]:
-            items = value if type(value) in {list, tuple} else value.values() if type(value) is dict else (value,)
+            items = value if is_exactly(value, (list, tuple)) else value.values() if type(value) is dict else (value,)
             tensor_class = self._runner.torch.Tensor
             own = [item for item in items if is_instance(item, tensor_class)] if len(items) < _MAX_ITEMS else ()
             places = set(find(own)) - used if own and name[0] != "_" and name != "Out" else ()
