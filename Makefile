@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Test processes. Many tests wait, so there is one more than a small machine has cores. When a test process crashes, its
-# tests continue in another process, which `--dist loadscope` does not do.
+# Test processes. Many tests wait, so there is one more than a small machine has cores. If a test process crashes,
+# `--dist worksteal` runs its remaining tests in another process. `--dist loadscope` would stop the test run.
 JOBS ?= 3
 comma := ,
 # $(call pytest,python,arguments). With RETRY=1, tests that failed run again, without other tests at the same time.

@@ -71,7 +71,7 @@ def pytest_configure(config):
 
 
 class FailureLog:
-    """Print failures at once, so that the output names them even if a test run is stopped from outside."""
+    """Print each failure immediately, so that the output contains it even if the test run is stopped."""
 
     def __init__(self, reporter):
         self.reporter = reporter

@@ -227,7 +227,7 @@ def gc_paused() -> Iterator[None]:
 
 
 def collect_garbage(generation: int = 2) -> int:
-    """Free reference cycles as `gc.collect` does. Interrupts are deferred, because finalizers would ignore them."""
+    """Run `gc.collect`. Interrupts are deferred, because Python ignores exceptions that finalizers raise."""
     with DeferredInterrupts():
         return gc.collect(generation)
 

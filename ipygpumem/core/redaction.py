@@ -90,7 +90,7 @@ def redact_code(line: str, magics: str = "") -> str:
     """Replace possible secrets in a line of a cell with ``***``. ``magics``: Lines of cell magics above the line."""
     if re.search("(?m)^%%(write)?file", magics) and _mentions_secret(magics):
         return _REDACTED
-    if _KEY.fullmatch(line):  # without quotes
+    if _KEY.fullmatch(line):  # an API key that is not in quotes
         return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")

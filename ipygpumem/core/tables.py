@@ -78,7 +78,7 @@ def _printable_table(table: Table) -> Table:
 
 
 def _printable_row(row: TableRow) -> TableRow:
-    """Return a row whose texts can be printed, and whose numbers, which a file may contain, are within their limits."""
+    """Return a row with printable texts, and with numbers within their limits, as they may be read from a file."""
     return replace(
         row,
         label=_clip(printable(row.label)),

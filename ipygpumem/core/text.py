@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 def error_line(text: str) -> str:
     """Return the text of an error as one line of at most 1,000 characters, without control characters.
 
-    Long words and lines are shortened in the middle, because the end contains the file name and the reason.
+    Long words and lines are shortened in the middle, because the file name and the reason are usually at the end.
     """
     line = _LONG_WORD.sub(lambda word: f"{word[0][:100]}…{word[0][-399:]}", printable(" ".join(text.splitlines())))
     return line if len(line) <= _MESSAGE else f"{line[: _MESSAGE // 2]}…{line[1 - _MESSAGE // 2 :]}"

@@ -111,7 +111,7 @@ class Measurement:
         samples: Samples of device memory usage; None if no device can be sampled.
     """
 
-    # initial values in the class, because setting them for each cell takes longer
+    # initial values are class attributes, because setting them on each instance takes longer
     devices: tuple[str, ...] | None = None
     recorder: Recorder | None = None
     path: Path | None = None

@@ -128,7 +128,7 @@ class PeakTracker:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
                         open_scope.add(index, state)
-                if stats != (latest or saved):  # equal if nothing changed since; the comparison is much faster
+                if stats != (latest or saved):  # comparing is much faster than `_with_peaks`
                     saved = _with_peaks(stats, saved)
                 self._user_stats[index] = saved, stats
                 self._functions.original(_RESETS[0])(index)

@@ -118,7 +118,7 @@ class StorageInspector:
             return []
 
     def unrelated_storages(self, tensors: list[Any]) -> tuple[list[Any], list[Any], list[StorageLocation]]:
-        """Return those instances of `torch.Tensor` to which no other tensor is related, their storages, and locations.
+        """Return the tensors without gradients, base tensors and autograd nodes, with their storages and locations.
 
         If the storages cannot be read, for example because there are meta tensors, the lists are empty.
         """

@@ -5,9 +5,9 @@ import traceback
 
 
 def exit_status_of_child(function):
-    """Call a function in a forked child process and return its exit status: 0, 1 if it returns False, 2 if it fails.
+    """Call a function in a forked child process. Return the exit status: 1 for False, 2 for an exception, otherwise 0.
 
-    The child must not return from here: it would continue as a second pytest.
+    The child must not return from here, because it would continue to run pytest.
     """
     child = os.fork()
     if child == 0:

@@ -98,13 +98,13 @@ def other_processes():
 
 
 @pytest.fixture
-def alone_on_the_gpu():
-    """Fail with a clear message if other processes use the GPU, whose memory the test compares with exact sizes."""
+def exclusive_gpu():
+    """Fail with a clear message if other processes use the GPU, because the test expects exact sizes."""
     if before := other_processes():
-        pytest.fail(f"the test must be alone on the GPU, which the processes {before} use")
+        pytest.fail(f"the test requires exclusive use of the GPU: stop the other processes {before} and run it again")
     yield
     if after := other_processes():  # pytest shows this text if the test has failed
-        print(f"the processes {after} used the GPU at the end of the test, which must be alone on it")
+        print(f"the test requires exclusive use of the GPU, but at its end, the processes {after} used it, too")
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ def other(**variables):
 """
 
 
-@pytest.mark.usefixtures("alone_on_the_gpu")
+@pytest.mark.usefixtures("exclusive_gpu")
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
 def test_memory_freed_by_empty_cache(run_python, settings):
     values = run_python(
@@ -70,7 +70,7 @@ emit(before=before, after=after, freed=freed, allocated=torch.cuda.memory_alloca
     assert "torch.cuda.empty_cache() would release" in values["summary"]
 
 
-@pytest.mark.usefixtures("alone_on_the_gpu")
+@pytest.mark.usefixtures("exclusive_gpu")
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="nvidia-smi is not installed")
 def test_first_step_matches_nvidia_smi(run_python):
     values = run_python(
@@ -87,7 +87,7 @@ emit(shown=int(shown) * MIB, sizes=sizes["nvidia-smi shows"])
     assert abs(values["shown"] - values["sizes"]) <= GRANULARITY
 
 
-@pytest.mark.usefixtures("alone_on_the_gpu")
+@pytest.mark.usefixtures("exclusive_gpu")
 def test_libraries_and_managed_memory(run_python):
     pytest.importorskip("llvmlite")
     values = run_python(

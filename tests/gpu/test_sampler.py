@@ -30,7 +30,7 @@ def sampled_values(device):
 """
 
 
-@pytest.mark.usefixtures("alone_on_the_gpu")
+@pytest.mark.usefixtures("exclusive_gpu")
 def test_samples_of_allocations_and_frees(run_python):
     values = run_python(
         HEAD
@@ -62,7 +62,7 @@ before = threads(); current().sampler.close(); emit(rows=rows, before=before, af
     assert values["after"] == []
 
 
-@pytest.mark.usefixtures("alone_on_the_gpu")
+@pytest.mark.usefixtures("exclusive_gpu")
 def test_recording_makes_peak_exact_and_has_curves(run_python, tmp_path):
     path = str(tmp_path / "x.pickle")
     values = run_python(

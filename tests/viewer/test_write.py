@@ -100,8 +100,8 @@ def test_devices_that_cannot_be_replayed(tmp_path):
 
 
 def test_unusual_files_are_not_replayed(tmp_path, monkeypatch):
-    monkeypatch.setattr(work_limit, "_SINGLE", 1e-4)
-    with pytest.raises(ReplayError, match="with so many free blocks, replays would take too long"):
+    monkeypatch.setattr(work_limit, "_SINGLE_REPLAY_SHARE", 1e-4)
+    with pytest.raises(ReplayError, match="replays would take too long"):
         Snapshot.load(files.path("gpt_cpp")).to_html(tmp_path / "x.html", settings="expandable_segments:True")
 
 

@@ -137,7 +137,7 @@ def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str]
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Argument parser that rejects the option value ``--``, which older versions of Python replace by an empty list."""
+    """Argument parser that rejects the option value ``--``, which older versions of Python replace with ``[]``."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the known arguments, as `argparse.ArgumentParser.parse_known_args` does."""

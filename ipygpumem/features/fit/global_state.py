@@ -33,7 +33,7 @@ def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any
 
 
 def _spawned_state(bit_generator: Any) -> Callable[[], Any]:
-    """Save how many generators were spawned, which is read-only in NumPy, and return the function that restores it."""
+    """Save the number of spawned generators, which NumPy provides no way to set; return the function to restore it."""
     seeds = bit_generator._seed_seq  # public since NumPy 1.25
     return functools.partial(seeds.__setstate_cython__, seeds.__reduce__()[-1])
 
@@ -51,7 +51,7 @@ def torch_settings(torch: Any) -> list[Callable[[], Any]]:
     settings: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.get_default_dtype, torch.set_default_dtype),
-        (deterministic, set_deterministic),  # imports the compiler, which takes seconds
+        (deterministic, set_deterministic),  # the setter imports the compiler, which takes seconds
     ]
     settings += [
         (functools.partial(getattr, cudnn, name), functools.partial(setattr, cudnn, name))

@@ -125,7 +125,7 @@ class StepRunner:
         if allocator.is_recording():
             raise FitError("allocation history is being recorded: stop this recording before running fit")
         torch.cuda.synchronize()  # creates the context
-        collect_garbage()  # the first run must not free, and report as its own, what the program has left
+        collect_garbage()  # otherwise, the first run would free unreachable objects of the program and count them
         peaks = self._runtime.peaks
         peaks.install()
         scope = peaks.scope()

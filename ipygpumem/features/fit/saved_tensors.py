@@ -110,7 +110,7 @@ class SavedTensors:
         self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in known if _has_gradient(leaf)]
 
     def _saved_gradient(self, gradient: Any) -> _TensorState | None:
-        # a new tensor could not have the graph of a gradient that was computed with ``create_graph=True``
+        # a new tensor would not have the autograd graph of a gradient that was computed with ``create_graph=True``
         has_graph = gradient is not None and gradient.grad_fn is not None
         return None if gradient is None else self._saved(gradient, strong=has_graph or not self._saves_contents)
 

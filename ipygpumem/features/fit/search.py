@@ -60,7 +60,7 @@ class Search:
         scaled: The prediction; None if there is none.
         ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
-        observations, facts: What was observed in all recorded runs, and in the run that is used for the prediction.
+        observations, facts: Observations of all recorded runs, and of the run from which the step is predicted.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class Updates:
         self._allowed = allowed
         self._handle: Any = None
         self._state: dict[int, list[Any]] = {}
-        self._existing: dict[int, set[int]] = {}
+        self._existing_ids: dict[int, set[int]] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._thread = threading.get_ident()
         self.run: set[str] = set()
@@ -88,7 +88,7 @@ class Updates:
         """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer."""
         if id(optimizer) not in self.computed:
             key = id(optimizer)
-            self._existing[key] = state_ids(optimizer)
+            self._existing_ids[key] = state_ids(optimizer)
             self._optimizers[key] = weakref.ref(optimizer, lambda _: self._forget(key))  # the step may have created it
             update = attempt(lambda: computed_update(self._torch, optimizer)) if _is_known(optimizer) else None
             self.computed[id(optimizer)] = update
@@ -102,12 +102,12 @@ class Updates:
         """Return all tensors of each optimizer's state, and those that its first update creates, by optimizer ID."""
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
         return {
-            key: optimizer_state(optimizer, self._existing[key], self._state.get(key, ()))
+            key: optimizer_state(optimizer, self._existing_ids[key], self._state.get(key, ()))
             for key, optimizer in existing
         }
 
     def _forget(self, key: int) -> None:
-        for values in (self._optimizers, self._existing, self._state, self.computed):
+        for values in (self._optimizers, self._existing_ids, self._state, self.computed):
             values.pop(key, None)
 
     def _allocate(self, device: str, nbytes: int) -> Any:
@@ -146,10 +146,10 @@ def state_ids(optimizer: Any) -> set[int]:
     return set(map(id, optimizer_state(optimizer, set())[0]))
 
 
-def optimizer_state(optimizer: Any, existing: set[int], more: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
-    """Return the tensors of an optimizer's state and ``more``, and those of them whose IDs are not in ``existing``."""
-    tensors = [*_tensors(sys.modules["torch"], list(optimizer.state.values())), *more]
-    return tensors, [tensor for tensor in tensors if id(tensor) not in existing]
+def optimizer_state(optimizer: Any, old_ids: set[int], allocated: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
+    """Return the tensors of an optimizer's state and those ``allocated`` for it, and those not in ``old_ids``."""
+    tensors = [*_tensors(sys.modules["torch"], list(optimizer.state.values())), *allocated]
+    return tensors, [tensor for tensor in tensors if id(tensor) not in old_ids]
 
 
 def _is_known(optimizer: Any) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ListElements:
     """Tensors to which only one list or tuple refers, and which have no gradient, base tensor or autograd node.
 
-    Searching for the names of each of these tensors would take several times as long.
+    Searching for the names of each of these tensors separately would take several times as long.
 
     Attributes:
         containers: The list or tuple of each tensor, by the id of the tensor.
@@ -37,11 +37,11 @@ class ListElements:
         self.containers: dict[int, Any] = {}
         self.groups: dict[int, dict[int, tuple[Any, Any, StorageLocation]]] = {}
 
-    def take(self, container: Any, items: list[Any]) -> list[Any]:
+    def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
         """Add the tensors among the items to which only the container refers, and return the other items."""
         tensor_class = self._types.tensor_class
-        counts = list(map(sys.getrefcount, items))  # first, because `compress` refers to the items, too
-        is_only_reference = map(_only_reference().__eq__, counts)
+        counts = list(map(sys.getrefcount, items))  # first, because `compress` also refers to the items
+        is_only_reference = map(_count_of_only_reference().__eq__, counts)
         tensors = [item for item in compress(items, is_only_reference) if type(item) is tensor_class]
         # a tensor with attributes refers to more than its class
         has_no_attributes = (len(part) == 1 and part[0] is tensor_class for part in map(gc.get_referents, tensors))
@@ -57,13 +57,13 @@ class ListElements:
         return [item for item in items if id(item) not in taken_ids]
 
     def separate(self, object_id: int) -> None:
-        """Search for the names of a tensor as for those of other tensors."""
+        """Remove a tensor from its group, so that its names are searched for separately."""
         container = self.containers.pop(object_id)
         tensor = self.groups[id(container)].pop(object_id)[0]
         self._targets.add_element(tensor, container)
 
     def separate_shared(self) -> None:
-        """Separate tensors at the same address as other tensors or storages, and add the storages of the rest."""
+        """Separate tensors that share an address with other tensors or storages, and add the storages of the rest."""
         positions = [(key, location[:2]) for group in self.groups.values() for key, (_, _, location) in group.items()]
         known = {location[:2] for location in self._targets.references}
         if len(known | {position for _, position in positions}) < len(known) + len(positions):
@@ -78,10 +78,10 @@ class ListElements:
 
     def separate_in_graphs(self, names: ObjectNames) -> bool:
         """Separate all tensors if an autograd graph keeps one of the lists alive. Return whether any were separated."""
-        is_any = any(names.named[key].graph for key in self.groups if key in names.named)
-        for object_id in [*self.containers] if is_any else ():
+        is_in_graph = any(names.named[key].graph for key in self.groups if key in names.named)
+        for object_id in [*self.containers] if is_in_graph else ():
             self.separate(object_id)
-        return is_any
+        return is_in_graph
 
     def size(self, container_ids: Collection[int]) -> int:
         """Return the total size of the tensors in these containers in bytes."""
@@ -103,7 +103,7 @@ class ListElements:
     ) -> Iterator[NamedStorage]:
         container = self.containers[next(iter(elements))]
         named, places = names.named[container_id], names.places([container_id])
-        also: tuple[str, ...] = ()
+        other_names: tuple[str, ...] = ()
         holder, (prefix, is_only_name) = named.holder, names.prefix(container_id)
         is_short = bool(holder) and is_only_name and prefix is not None
         labels = {id(item): f"[{i}]" for i, item in enumerate(list(container))}
@@ -115,15 +115,16 @@ class ListElements:
             else:
                 objects[key], holder = tensor, named.holder or f"{named.label.text}{label}"
                 names.named[key] = ObjectName(container_id, ReferenceLabel(label), holder, named.place)
-                name, also = names.storage_names([key])
+                name, other_names = names.storage_names([key])
             view = nbytes if nbytes is not None and nbytes < location.size else None
             rounded_size, address = location.rounded_size, location.address
-            values = location.device, rounded_size, "plain", name, also, places, False, text, "", view, True, address
-            yield new_named_storage((location, new_storage(*values), holder, named.place, ()))
+            size_and_name = location.device, rounded_size, "plain", name, other_names, places
+            info = new_storage(*size_and_name, False, text, "", view, True, address)
+            yield new_named_storage((location, info, holder, named.place, ()))
 
 
 @functools.cache
-def _only_reference() -> int:
-    """Return the reference count that `take` reads for an item to which only its container refers."""
+def _count_of_only_reference() -> int:
+    """Return the reference count that `take_tensors` reads for an item to which only its container refers."""
     container = [object()]
     return next(map(sys.getrefcount, gc.get_referents(container)))

@@ -108,8 +108,8 @@ class _HolderSearch:
         self._roots = [root for root in roots if is_everywhere or not root.distant]
         stop_ids = None if is_everywhere else {id(root.value) for root in roots if root.distant}
         self.targets = SearchTargets(self.types, is_wanted, limit)
-        take = None if is_everywhere else self.targets.take
-        self.heap = TrackedObjects(limit, self.types.role, stop_ids, take)
+        take_tensors = None if is_everywhere else self.targets.take_tensors
+        self.heap = TrackedObjects(limit, self.types.role, stop_ids, take_tensors)
 
     def run(self, *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
@@ -157,7 +157,7 @@ class _HolderSearch:
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
-        others = SearchTargets(self.types, self._is_wanted, self.limit)
+        other_targets = SearchTargets(self.types, self._is_wanted, self.limit)
         known = {location.storage for location in self.targets.references}
         by_role: dict[str, list[Any]] = {}
         known_ids = self.heap.seen_ids.union(() if (elements := self.targets.elements) is None else elements.containers)
@@ -165,9 +165,9 @@ class _HolderSearch:
             role = None if id(obj) in known_ids else self.types.role(type(obj))
             if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in known):
                 by_role.setdefault(str(role), []).append(obj)
-        others.add(by_role)
+        other_targets.add(by_role)
         named = {storage.location for storage in result.storages}
-        unsearched = others.references.keys() - self.targets.references.keys()
+        unsearched = other_targets.references.keys() - self.targets.references.keys()
         result = replace(result, complete=self.limit.complete, unsearched=unsearched)
         is_final = not result.complete or not unsearched
         return result, is_final or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
@@ -277,11 +277,11 @@ class _HolderSearch:
                         view = nbytes
         if kind is None:
             kind = "activation" if has_graph else "plain"
-        (name, also), places = names.storage_names(ids), names.places(ids)
+        (name, other_names), places = names.storage_names(ids), names.places(ids)
         part = None if is_whole or view < 0 else view
         nbytes = location.rounded_size
-        values = location.device, nbytes, kind, name, also, places, first.graph, text, "", part, True, location.address
-        info = new_storage(*values)
+        size_and_name = location.device, nbytes, kind, name, other_names, places
+        info = new_storage(*size_and_name, first.graph, text, "", part, True, location.address)
         graph_holders: tuple[str, ...] = ()
         if first.graph:
             graph_holders = tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids))))

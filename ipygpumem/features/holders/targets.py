@@ -137,10 +137,10 @@ class SearchTargets:
             self._without_memory.pop(object_id, None)
         return True
 
-    def take(self, container: Any, items: list[Any]) -> list[Any]:
+    def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
         """Add the tensors to which only a list or tuple with these items refers, and return the other items."""
         self.elements = self.elements or ListElements(self, self._types, self._is_wanted)
-        return self.elements.take(container, items)
+        return self.elements.take_tensors(container, items)
 
     def add_element(self, tensor: Any, container: Any) -> None:
         """Add a tensor to which a list or tuple refers."""

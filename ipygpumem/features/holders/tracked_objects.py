@@ -69,6 +69,7 @@ class TrackedObjects:
 
     If ``stop_ids`` is None, these are all objects in Python's memory. Otherwise, they are the objects that `follow`
     reaches without passing objects with these ids. Library classes lead to most objects in memory and are not followed.
+    ``take_tensors`` is called with each long list or tuple of tensors and its items, and returns the items to follow.
 
     Attributes:
         seen_ids: The ids of objects that are not added again.
@@ -79,13 +80,13 @@ class TrackedObjects:
         limit: SearchLimit,
         role: Callable[[type], str | None],
         stop_ids: Collection[int] | None = None,
-        take: Callable[[Any, list[Any]], list[Any]] | None = None,
+        take_tensors: Callable[[Any, list[Any]], list[Any]] | None = None,
     ) -> None:
         start = gc.get_objects() if stop_ids is None else []  # first, so that it does not include these attributes
         self._limit = limit
         self._role = role
         self._stop_ids = stop_ids
-        self._take = take
+        self._take_tensors = take_tensors
         self.seen_ids = set(stop_ids or ())
         self._finds_tracked = stop_ids is not None or has_frozen_objects()
         self._types: dict[int, tuple[str | None, bool]] = {}
@@ -173,16 +174,16 @@ class TrackedObjects:
         start = len(self.objects)
         self.objects += objects
         referents = list(map(read, objects))
-        if self._take is not None:
+        if self._take_tensors is not None:
             pairs = zip(objects, referents, strict=True)
-            referents = [self._take(*pair) if self._has_tensors(*pair) else pair[1] for pair in pairs]
+            referents = [self._take_tensors(*pair) if self._is_list_of_tensors(*pair) else pair[1] for pair in pairs]
         if max(map(len, referents), default=0) > _MIN_LARGE:
             self._large += [(start + i, part[::-1]) for i, part in enumerate(referents) if len(part) > _MIN_LARGE]
             referents = [part if len(part) <= _MIN_LARGE else [] for part in referents]
         self._connect(range(start, len(self.objects)), referents)
 
-    def _has_tensors(self, obj: Any, items: list[Any]) -> bool:
-        """Return whether an object is a long list or tuple and the first, middle or last of its items is a tensor."""
+    def _is_list_of_tensors(self, obj: Any, items: list[Any]) -> bool:
+        """Return whether an object is a long list or tuple whose first, middle or last item is a tensor."""
         if len(items) < _MIN_LONG or not (type(obj) is list or type(obj) is tuple):
             return False
         return any(self._role(type(items[i])) == "tensor" for i in (0, len(items) // 2, -1))

@@ -183,7 +183,7 @@ def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
         ({"coding": "plain"}, values),
         ({"coding": "delta", "first": first if abs(first) < _EXACT else str(first)}, np.diff(values, prepend=first)),
     ]
-    # sorting takes long, and many columns contain a single distinct value or have few repeated values
+    # sorting is slow, and useless for the many columns with a single distinct value or with few repeated values
     sample = values[:: len(values) // _SAMPLE + 1]
     repeated = len(values) and values.min() < values.max() and len(distinct(sample)) <= max(len(sample) // 2, 2)
     unique = distinct(values) if repeated else values[:1]

@@ -178,9 +178,9 @@ class Allocations:
         """Return the rows of the allocations that are alive right after an event, or before the first event for -1."""
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
-    def in_use(self, sizes: Ints, events: int) -> Ints:
-        """Return the total of the ``sizes`` of live allocations before the first of ``events`` and after each event."""
-        change = np.zeros(events + 2, np.int64)
+    def in_use(self, sizes: Ints, event_count: int) -> Ints:
+        """Return the total of the sizes of live allocations before the first event and after each event."""
+        change = np.zeros(event_count + 2, np.int64)
         # indices are events plus one because index 0 stands for the time before the first event
         np.add.at(change, self.start + 1, sizes)
         np.subtract.at(change, self.end + 1, sizes)

@@ -90,7 +90,7 @@ class _Columns:
                 self._free_rows.append(row)
 
     def fill_runs(self, runs: list[tuple[EntryRun, int]], run_columns: _RunColumns) -> None:
-        """Fill in the entries of runs of the same batch, given with the row of their first entry."""
+        """Fill in the entries of runs of the same batch. Each run is given with the row of its first entry."""
         entries = runs[0][0].entries
         indices = np.concatenate([np.arange(run.first, run.stop) for run, _ in runs])
         rows = np.concatenate([np.arange(row, row + len(run)) for run, row in runs])

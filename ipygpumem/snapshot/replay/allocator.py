@@ -96,9 +96,9 @@ class Allocator(ExpandableSegments):
         """Free all segments that are not in use, as ``torch.cuda.empty_cache`` does.
 
         Args:
-            request: Request that caused it, as in `SegmentEvent`.
+            request: Number of the request that caused the release, as in `SegmentEvent`.
             private: Indices of the private pools that no CUDA graph and no ``MemPool`` uses any longer.
-            only_private: Whether the segments of the default pool are kept.
+            only_private: Whether to free only segments of private pools.
         """
         self.work.count(20 * len(self.pools))
         pools = enumerate(self.pools)
@@ -112,7 +112,7 @@ class Allocator(ExpandableSegments):
             mapped = []
             for number in numbers:
                 smallest = min(self._smallest_segment, self._unit(number) if self.ranges else _UNLIMITED)
-                for key in self._free_from(number, smallest):
+                for key in self._free_keys(number, smallest):
                     if self._in_range(key & ADDRESS_MASK):
                         mapped.append((number, key))
                     elif self._is_segment(key):
@@ -124,7 +124,7 @@ class Allocator(ExpandableSegments):
         """Free the segments at the given addresses, except those that contain blocks in use."""
         wanted = set(addresses)
         for number in range(len(self.pools)):
-            for key in self._free_from(number, self._smallest_segment):
+            for key in self._free_keys(number, self._smallest_segment):
                 if key & ADDRESS_MASK in wanted and self._is_segment(key):
                     self._release(number, key, request)
 
@@ -210,12 +210,12 @@ class Allocator(ExpandableSegments):
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
 
-    def _free_from(self, pool: int, smallest: int) -> list[int]:
-        """Return the keys of the free blocks of a pool from a size in bytes."""
+    def _free_keys(self, pool: int, min_size: int) -> list[int]:
+        """Return the keys of the free blocks of a pool with at least ``min_size`` bytes, from small to large."""
         free = self._free[pool]
-        found = free[bisect_left(free, smallest << ADDRESS_BITS) :]
-        self.work.count(5 * len(found) + 5)
-        return found
+        keys = free[bisect_left(free, min_size << ADDRESS_BITS) :]
+        self.work.count(5 * len(keys) + 5)
+        return keys
 
     def _is_segment(self, key: int) -> bool:
         """Return whether a free block is an entire segment that was allocated with cudaMalloc."""
@@ -240,7 +240,7 @@ class Allocator(ExpandableSegments):
             self._release(pool, free[place], request)
             return True
         released = 0
-        for key in reversed(self._free_from(pool, self._max_split)):
+        for key in reversed(self._free_keys(pool, self._max_split)):
             if released >= needed:
                 break
             if key >> ADDRESS_BITS < needed and self._is_segment(key):
@@ -257,7 +257,7 @@ class Allocator(ExpandableSegments):
                 count = self._searches.get(self._counter(number), 0)
                 blocks += [
                     (count - self._freed_at[key & ADDRESS_MASK], number, key)
-                    for key in self._free_from(number, self._smallest_segment)
+                    for key in self._free_keys(number, self._smallest_segment)
                     if self._is_segment(key)
                 ]
         freed = True

@@ -1,8 +1,9 @@
 """Sizes of the blocks of all allocations. A file contains these sizes only for the blocks in use at the end.
 
-A block is at the start of a free block, which ends at the next block in use or at the end of the segment. A remainder
-of up to 1 MiB in the large pool is not split off. The size of a block therefore follows from the recorded addresses.
-Recordings with blocks or settings to which this does not apply are replayed instead, which takes much longer.
+PyTorch allocates a block at the start of a free block, which ends at the next block in use or at the end of the
+segment. In the large pool, a remainder of up to 1 MiB is not split off. The size of a block therefore follows from the
+recorded addresses. Recordings with blocks or settings to which this does not apply are replayed instead, which takes
+much longer.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
     base = np.searchsorted(bases, address)
     factor = len(timeline.trace) + 2
     keys = base * factor + start + 1
-    following = snapshot.history(device).segment_ends(rows)
-    highest = np.minimum(following, address + rounded[rows] + SMALL + 1)
+    free_end = snapshot.history(device).segment_ends(rows)  # end of the free block in which each block was allocated
+    highest = np.minimum(free_end, address + rounded[rows] + SMALL + 1)
     searching = np.flatnonzero(start != BEFORE)
     for _ in range(_MAX_ADDRESSES):
         base[searching] += 1
@@ -87,17 +88,17 @@ def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
         searching, place = searching[near], place[near]
         if not len(searching):
             break
-        other = np.searchsorted(keys, place * factor + start[searching] + 1, side="right") - 1
-        in_use = (address[other] == bases[place]) & (end[other] > start[searching])
-        following[searching[in_use]] = bases[place[in_use]]
+        index = np.searchsorted(keys, place * factor + start[searching] + 1, side="right") - 1
+        in_use = (address[index] == bases[place]) & (end[index] > start[searching])
+        free_end[searching[in_use]] = bases[place[in_use]]
         searching = searching[~in_use]
     else:
         return None
-    rest = following - address - rounded[rows]
+    remainder = free_end - address - rounded[rows]
     started = start != BEFORE
-    if (rest[started] < 0).any():  # also without a segment
+    if (remainder[started] < 0).any():  # also if the segment is unknown, because its end is then 0
         return None
-    computed = rounded[rows] + np.where(rest <= SMALL, rest, 0)
+    computed = rounded[rows] + np.where(remainder <= SMALL, remainder, 0)
     if (computed != sizes[rows])[started & known[rows]].any() or (sizes != rounded)[known & ~large].any():
         return None
     sizes[rows[started]] = computed[started]

@@ -23,16 +23,16 @@ class ExpandablePools:
     """Pools of the allocations and events of a recording with expandable segments.
 
     Attributes:
-        of_allocations: Index of the pool of each allocation; -1 if it is unknown.
-        of_events: Index of the pool of each event; -1 if it is unknown. If memory was mapped or unmapped in an unknown
-            pool, the default pool.
-        inferred: Number of pools that the file does not contain, because they were deleted before the end. Their
+        allocation_pools: Index of the pool of each allocation; -1 if it is unknown.
+        event_pools: Index of the pool of each event; -1 if it is unknown. Events that map or unmap memory of an unknown
+            pool have the index of the default pool.
+        inferred_count: Number of pools that the file does not contain, because they were deleted before the end. Their
             indices follow those of the other pools.
     """
 
-    of_allocations: Ints
-    of_events: NDArray[Any]
-    inferred: int = 0
+    allocation_pools: Ints
+    event_pools: NDArray[Any]
+    inferred_count: int = 0
 
 
 def expandable_pools(
@@ -41,9 +41,9 @@ def expandable_pools(
     """Return the pools of all allocations.
 
     All memory of an expandable segment belongs to one pool. PyTorch releases the addresses of a segment when all of its
-    memory is unmapped. Another pool can then use them. A pool has one segment for each stream and class of sizes, as a
-    segment has more addresses than the device has memory. A segment without a known pool that exists together with a
-    segment of the default pool therefore belongs to another pool.
+    memory is unmapped. Another pool can then use them. A pool has one segment for each stream and size class (small or
+    large), because the address range of a segment is larger than the memory of the device. A segment without a known
+    pool that exists together with a segment of the default pool therefore belongs to another pool.
 
     Args:
         snapshot: The snapshot, which contains the pools of the segments at the end.
@@ -103,14 +103,14 @@ def expandable_pools(
     kind = 2 * np.searchsorted(distinct(stream), stream) + is_large
     default = default_pool(snapshot.pools)
     is_default = is_used & (pools == default)
-    inferred = np.flatnonzero(is_used & (pools < 0) & (default >= 0))  # without pools in the file, all are the default
+    inferred = np.flatnonzero(is_used & (pools < 0) & (default >= 0))  # a file without pools has only default pools
     inferred = inferred[_overlaps(kind * factor + begin + 1, kind * factor + end + 1, inferred, is_default)]
     pools[inferred] = len(snapshot.pools) + np.arange(len(inferred))
-    of_events = trace.pool.astype(np.int64)
-    found = np.where(pools < 0, default, pools)[of_event]
-    of_events[events] = np.where(of_events[events] < 0, found, of_events[events])
-    known = np.where((segment >= 0) & (pool_id < 0), pools[segment], pool_id)
-    return ExpandablePools(known, of_events, len(inferred))
+    event_pools = trace.pool.astype(np.int64)
+    known_or_default = np.where(pools < 0, default, pools)[of_event]
+    event_pools[events] = np.where(event_pools[events] < 0, known_or_default, event_pools[events])
+    allocation_pools = np.where((segment >= 0) & (pool_id < 0), pools[segment], pool_id)
+    return ExpandablePools(allocation_pools, event_pools, len(inferred))
 
 
 def default_pool(pools: Sequence[tuple[int, int]]) -> int:
@@ -118,8 +118,8 @@ def default_pool(pools: Sequence[tuple[int, int]]) -> int:
     return next((number for number, pool in enumerate(pools) if pool == (0, 0)), -1)
 
 
-def _overlaps(begin: Ints, end: Ints, rows: Ints, others: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the interval of each row overlaps one of the other intervals, which do not overlap each other."""
-    order = np.flatnonzero(others)[np.argsort(begin[others], kind="stable")]
+def _overlaps(begin: Ints, end: Ints, rows: Ints, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether the interval of each row overlaps an interval in ``mask``; these do not overlap each other."""
+    order = np.flatnonzero(mask)[np.argsort(begin[mask], kind="stable")]
     place = np.searchsorted(begin[order], end[rows], side="right") - 1
     return (place >= 0) & (np.append(end[order], -1)[place] >= begin[rows])

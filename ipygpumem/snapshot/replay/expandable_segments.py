@@ -28,7 +28,7 @@ class ExpandableSegments(FreeBlocks):
         limit: Limit of reserved memory in bytes.
         ranges: End and pool index of the address range of each expandable segment, by start.
         releases_ranges: Whether the addresses of an expandable segment are released when all of its memory is unmapped.
-            This changes only addresses.
+            This affects only the simulated addresses.
     """
 
     def __init__(  # noqa: PLR0917

@@ -55,7 +55,7 @@ class FreeBlocks:
         reserved: Total size of the segments in bytes.
         peak: Maximum of ``reserved``.
         events: Events in which segments were allocated, freed, mapped or unmapped.
-        work: Limit for the work of searches that examine many blocks.
+        work: Limit on the work of searches that examine many blocks.
     """
 
     def __init__(self, settings: AllocatorSettings, pools: list[Pool], *, collects: bool) -> None:
@@ -94,7 +94,7 @@ class FreeBlocks:
         return address
 
     def count_requests(self, count: int) -> None:
-        """Count the work of the next requests. Each of them moves items in a list of free blocks."""
+        """Count the work of the next ``count`` requests, each of which moves items in a list of free blocks."""
         self.work.count(count * (14 + len(self._sizes) / 200))
 
     def total_free(self) -> int:

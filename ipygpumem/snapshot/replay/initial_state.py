@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 UNKNOWN_TOTAL = 140 * GIB
-"""Assumed memory of the device, which determines the address range of expandable segments, if it is unknown."""
+"""Memory of the device in bytes that is assumed if it is unknown, for the address ranges of expandable segments."""
 
 
 def add_initial_state(result: ReplayRun) -> None:

@@ -46,7 +46,7 @@ class ReleasedSegments:
             ``torch.cuda.empty_cache``.
         private: Indices of the private pools to which segments belonged. The recording shows which private
             pools had segments freed, but not which private pools were no longer in use.
-        only_private: Whether no segment belonged to the default pool, as if a ``MemPool`` was deleted.
+        only_private: Whether no segment belonged to the default pool, as when a ``MemPool`` is deleted.
     """
 
     first: int
@@ -90,7 +90,7 @@ class Recording:
             none failed, on the limit that the program had set. They are equal if it is known; the upper bound is None
             if it is unknown and no request failed.
         problem: Reason why the recording cannot be replayed; empty if it can be.
-        work_limit: Limit for the work of replays.
+        work_limit: Limit on the work of replays.
     """
 
     def __init__(self, snapshot: SnapshotData, device: int) -> None:
@@ -146,10 +146,10 @@ class Recording:
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
         small = self.settings.round(allocations.size) <= SMALL
         completed = expandable_pools(snapshot, self.timeline, initial, pool_id, small)
-        self._pool_of_event = completed.of_events
+        self._pool_of_event = completed.event_pools
         self._default = default = default_pool(snapshot.pools)
-        private = set(range(len(snapshot.pools) + completed.inferred)) - {default}
-        pool_id = np.where(completed.of_allocations < 0, default, completed.of_allocations)
+        private = set(range(len(snapshot.pools) + completed.inferred_count)) - {default}
+        pool_id = np.where(completed.allocation_pools < 0, default, completed.allocation_pools)
         streams = np.append(stream, initial["stream"])
         ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
         handles = distinct(streams)
@@ -208,8 +208,8 @@ class Recording:
         rows, addresses = self._rows_by_address
         place = np.searchsorted(addresses, trace.address[unknown] + trace.size[unknown]) - 1
         is_inside = (place >= 0) & (addresses[place] >= trace.address[unknown])
-        found = {self.pools[number].id for number in self.pool_of[rows[place[is_inside]]].tolist()}
-        return set(pools[pools >= 0].tolist()) | found | (set() if is_inside.all() else {self._default})
+        by_address = {self.pools[number].id for number in self.pool_of[rows[place[is_inside]]].tolist()}
+        return set(pools[pools >= 0].tolist()) | by_address | (set() if is_inside.all() else {self._default})
 
     @cached_property
     def _rows_by_address(self) -> tuple[Ints, Ints]:

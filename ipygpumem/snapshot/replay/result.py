@@ -29,9 +29,7 @@ _SIMULATED: dict[str, Any] = {"recorded": False}
 """Option of replays that do not reproduce the recorded addresses."""
 _LONG = 100_000
 """Number of events from which a comparison of settings omits replays that hardly change its result."""
-
-
-_MANY = 100
+_REPLAYS_PER_COMPARISON = 100
 """Number of replays, in addition to searches for the smallest limit, that a comparison of settings requires."""
 
 
@@ -120,15 +118,16 @@ class Replay:
     def is_short(self) -> bool:
         """Whether the recording is so short that many replays take little time."""
         recording = self._run.recording
-        return len(recording.trace) < _LONG and _MANY * self._run.cost < recording.work_limit.seconds
+        return len(recording.trace) < _LONG and _REPLAYS_PER_COMPARISON * self._run.cost < recording.work_limit.seconds
 
     @property
     def smallest_capacity(self) -> int:
         """Smallest limit of reserved memory for which a replay served all requests.
 
-        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails. In
-        most recordings of less than 100,000 events, the limits up to 2 MiB below it, and a few lower ones, were not
-        sufficient; for others, the value is an upper bound. A larger limit can fail: see ``failing_capacity``.
+        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails. For
+        most recordings of fewer than 100,000 events, replays confirmed that a limit 2 MiB lower, and a few even lower
+        ones, are not sufficient. For other recordings, the value is an upper bound. A larger limit is not always
+        sufficient: see ``failing_capacity``.
         """
         return self._capacities.limit
 

@@ -184,7 +184,8 @@ def run(
             result.end = result.event_of(operation)
             result.fail(result.end, rounded[operation])
         except LongReplayError as error:
-            raise recording.error("with so many free blocks, replays would take too long") from error
+            problem = "replays would take too long, because requests search many free blocks: make a shorter recording"
+            raise recording.error(problem) from error
         except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
             raise recording.error("the events contradict each other") from error
         result.cost = left - work.left
@@ -199,9 +200,9 @@ def _array(values: Ints) -> array[int]:
 
 
 def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[int]) -> Iterator[list[int]]:
-    """Yield the requests, up to a run of a step in which reserved memory has not exceeded its previous maximum.
+    """Yield the requests in several lists, as one list of all requests would need more memory than the recording.
 
-    Each list contains a part of them, because one list of all requests would need more memory than the recording.
+    With ``run_ends``, stop after the first run of a step that did not increase the peak of reserved memory.
     """
     first, peak = 0, -1
     for end in (*run_ends, len(operations)):

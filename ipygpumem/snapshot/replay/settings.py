@@ -49,7 +49,7 @@ _VARIABLE_VERSION = (2, 9)
 
 
 def settings_variable(version: tuple[int, ...] | None) -> str:
-    """Return the environment variable for allocator settings in a version of PyTorch; None stands for a new one."""
+    """Return the environment variable for allocator settings in a version of PyTorch; None for a recent one."""
     return "PYTORCH_ALLOC_CONF" if (version or _VARIABLE_VERSION) >= _VARIABLE_VERSION else "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -177,7 +177,7 @@ class AllocatorSettings:
         if name == "backend" and value != "native":
             raise OptionError(f"backend:{value} cannot be replayed: replays simulate only the native allocator")
         if name in _WITHOUT_EFFECT:
-            _check_without_effect(name, value)
+            _check_ignored_setting(name, value)
         elif name != "backend":
             raise OptionError(f"unknown allocator setting: {name}")
         return self
@@ -226,7 +226,7 @@ class AllocatorSettings:
 
 def _number(name: str, text: str, kind: type[Any]) -> Any:
     try:
-        number = kind(text if text.isascii() and "_" not in text else "")  # which Python accepts, unlike PyTorch
+        number = kind(text if text.isascii() and "_" not in text else "")  # PyTorch rejects other digits and ``1_000``
     except ValueError:
         raise OptionError(f"{name}:{text} is invalid: expected a number") from None
     if number >= _MAX_NUMBER:
@@ -240,14 +240,16 @@ def _boolean(name: str, text: str) -> bool:
     return text == "True"
 
 
-def _check_without_effect(name: str, text: str) -> None:
+def _check_ignored_setting(name: str, text: str) -> None:
     if _WITHOUT_EFFECT[name] == "boolean":
         _boolean(name, text)
     elif name == "pinned_num_register_threads":
         if _power_of_two(name, text) > _MAX_THREADS:
             raise OptionError(f"{name}:{text} is too large: expected {_MAX_THREADS} or less")
-    elif _number(name, text, int) < (name == "pinned_reserve_segment_size_mb"):
-        raise OptionError(f"{name}:{text} is too small")
+    else:
+        minimum = 1 if name == "pinned_reserve_segment_size_mb" else 0
+        if _number(name, text, int) < minimum:
+            raise OptionError(f"{name}:{text} is too small: expected {minimum} or more")
 
 
 def _divisions(text: str) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ SETTINGS = (
 """Settings that are compared by default, in addition to PyTorch's default settings."""
 _LARGE_SEGMENT_VERSION = (2, 11)
 """First version of PyTorch with ``large_segment_size_mb``."""
-_ORDER = {True: 0, None: 1, False: 2}
+_RANK_BY_FITS = {True: 0, None: 1, False: 2}
 _WORTHWHILE = 0.05
 """Smallest relative saving for which a setting is recommended."""
 
@@ -191,7 +191,7 @@ def _compare(
         if setting != unchanged:
             different.setdefault(setting, text)
     others = [alternative(text) for text in different.values()]
-    others.sort(key=lambda item: (_ORDER[item.fits], item.peaks[1], item.replay.smallest_capacity))
+    others.sort(key=lambda item: (_RANK_BY_FITS[item.fits], item.peaks[1], item.replay.smallest_capacity))
     blocked = _blocked_request(verification)
     return SettingsComparison(
         snapshot.name,
@@ -208,7 +208,7 @@ def _compare(
 def _recorded(
     snapshot: SnapshotData, verification: Verification, capacity: int | None
 ) -> tuple[Alternative, tuple[int, int] | None]:
-    """Return the recorded settings with what was recorded, and `SettingsComparison.limit`."""
+    """Return the `Alternative` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
     recording = verification.recording
     result = replay(snapshot, recording.device)
     failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0

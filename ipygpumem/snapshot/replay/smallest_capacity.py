@@ -14,7 +14,7 @@ from ipygpumem.core.units import MIB
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
-_SHARE = 1 / 16
+_SHARE = 1 / 16  # share of the work limit that a search may use
 STEP = 2 * MIB
 """Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
 
@@ -50,7 +50,7 @@ def smallest_capacity(
         highest: Returns a limit that is certainly sufficient.
         probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
             for a single test of ``estimate``.
-        work: Limit for the work of replays. When a share of it has been used, the search ends with an upper bound.
+        work: Limit on the work of replays. When a share of it has been used, the search ends with an upper bound.
     """
     with work.limited():
         least = work.left - _SHARE * work.seconds

@@ -1,4 +1,4 @@
-"""A limit for the work of replays, so that every file is replayed or refused within a time proportional to its size.
+"""A limit on the work of replays, so that every file is replayed or refused within a time proportional to its size.
 
 Most requests take about the same time. However, PyTorch's allocator examines many free blocks in some cases, for
 example before a request fails, and a file can contain many such requests.
@@ -11,29 +11,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _STEPS_PER_SECOND = 10_000_000
-_SECONDS, _SECONDS_PER_ITEM, _SINGLE = 15.0, 2e-4, 1 / 8
+_SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
+_SINGLE_REPLAY_SHARE = 1 / 8
 
 
 class LongReplayError(Exception):
-    """Raised if replays exceed their limit."""
+    """Raised if replays exceed their work limit."""
 
 
 class WorkLimit:
-    """A limit for the work of replays. The work is counted, because measured times would differ between machines.
+    """A limit on the work of replays. The work is counted, because measured times would differ between machines.
 
     Args:
         items: Number of events and blocks.
-        share: Share of the events of all devices.
+        share: Share of this device in the events of all devices.
 
     Attributes:
         seconds: Approximate duration of the work that is allowed for a comparison of settings.
-        replay_seconds: Approximate duration that is allowed for a single replay. Single replays of all devices together
-            take as long as one of a file with one device and the same number of events.
+        replay_seconds: Approximate duration that is allowed for a single replay of this device. The sum over all
+            devices is the duration for one device with the same number of events.
     """
 
     def __init__(self, items: int = 0, share: float = 1.0) -> None:
         self.seconds = _SECONDS + _SECONDS_PER_ITEM * items
-        self.replay_seconds = _SINGLE * (_SECONDS * share + _SECONDS_PER_ITEM * items)
+        self.replay_seconds = _SINGLE_REPLAY_SHARE * (_SECONDS * share + _SECONDS_PER_ITEM * items)
         self._left = math.inf
 
     @property

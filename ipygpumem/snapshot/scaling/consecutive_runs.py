@@ -1,8 +1,8 @@
 """Replays of one or several consecutive runs of a step.
 
 A training run can need more reserved memory than its first step. The state that an optimizer creates in its first
-update, and tensors that are kept until the next run, are placed in memory that the step has cached. They split it, so
-that later runs need further segments.
+update, and tensors that are kept until the next run, are allocated in cached memory. This splits cached blocks, so that
+later runs need further segments.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ def replay_outcome(result: ReplayRun) -> str:
 class ConsecutiveRuns:
     """The requests of one run or, if they are ``repeated``, of several consecutive runs of a step.
 
-    The first of several runs starts without the blocks that runs leave or create. Runs are numbered from 0. Allocation
-    ``i`` of run ``k`` has the number ``k * requests.count + i``. The blocks of the state have the following numbers.
+    The first of several runs starts without the blocks that earlier runs would have left or created. Runs are numbered
+    from 0. Allocation ``i`` of run ``k`` has the number ``k * requests.count + i``. The numbers of the blocks of the
+    state follow those of all allocations.
     """
 
     def __init__(self, requests: StepRequests) -> None:
         self._requests = requests
         sources, ages, _ = requests.leftovers
         self._removed = np.zeros(len(sources), np.bool_)  # mask of the blocks that do not exist before the first run
-        self._last = self._complete = 0  # the last run, and the first run at whose start all kept tensors exist
+        self._last_run = self._complete_run = 0  # the latter is the first run at whose start all kept tensors exist
         if requests.repeated:
             self._removed = sources >= 0
-            self._complete = max(int(ages[self._removed].max(initial=0)), int(len(requests.created.blocks) > 0))
-            self._last = self._complete + _COMPLETE_RUNS - 1
+            self._complete_run = max(int(ages[self._removed].max(initial=0)), int(len(requests.created.blocks) > 0))
+            self._last_run = self._complete_run + _COMPLETE_RUNS - 1
             self._removed[requests.created.blocks] = True
-        self._first_block = (self._last + 1) * requests.count
+        self._first_block = (self._last_run + 1) * requests.count
         self._release = self._first_block + len(sources)  # stands for each release of the cache
         self._operations, self._places, self._run_ends = self._join_runs()
 
@@ -63,12 +64,12 @@ class ConsecutiveRuns:
         kept = np.zeros(count, np.bool_)
         kept[numbers[is_own & ~is_free]] = True
         kept[numbers[is_own & is_free]] = False
-        # tensors that no run frees, such as the items of a growing list: one run's tensors are assumed to exist
+        # tensors that no run frees, such as the items of a growing list, are freed after each run except the last
         sources = requests.leftovers.sources
         growing = kept.copy()
         growing[sources[(sources >= 0) & (requests.block_ends < len(numbers))]] = False
         operations, places, ends = [], [], []
-        for number in range(self._last + 1):
+        for number in range(self._last_run + 1):
             new = self._numbers(number, kept)[np.minimum(numbers, len(requests.pool_of))]
             place = np.flatnonzero(new >= 0)
             new = np.where(is_free, ~new, new)[place]
@@ -77,7 +78,7 @@ class ConsecutiveRuns:
                 positions = np.searchsorted(place, boundaries)
                 new = np.insert(new, positions, self._first_block + created)
                 place = np.insert(place, positions, np.minimum(boundaries, len(numbers) - 1))
-            if number < self._last:
+            if number < self._last_run:
                 freed = ~(number * count + np.flatnonzero(growing))
                 new, place = np.append(new, freed), np.append(place, np.full(len(freed), len(numbers) - 1))
             operations.append(new)
@@ -115,7 +116,7 @@ class ConsecutiveRuns:
         result = copy.copy(requests.recording)
         result.allocations = Allocations(
             address=np.append(unknown[: self._first_block], blocks["address"]),
-            size=np.append(np.tile(sizes, self._last + 1), blocks["requested"]),
+            size=np.append(np.tile(sizes, self._last_run + 1), blocks["requested"]),
             start=start,
             free_requested=end,
             end=end,
@@ -130,16 +131,20 @@ class ConsecutiveRuns:
         segment, removed = find_range(state.segments, blocks["address"]), self._removed
         used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[removed], segment[~removed]))
         own, older = np.split(requests.pool_of, [requests.count])
-        result.pools, result.pool_of = requests.pools, np.append(np.tile(own, self._last + 1), older)
+        result.pools, result.pool_of = requests.pools, np.append(np.tile(own, self._last_run + 1), older)
         result.segment_pools = requests.segment_pools[used]
         result.initial = replace(state, blocks=blocks[~removed], segments=state.segments[used])
         result.settings, result.total = requests.state.recording.settings, requests.state.recording.total
         return result
 
     def replay(self, sizes: Ints, *, limit: int | None, settings: str | None, keeps_state: bool) -> ReplayRun:
-        """Replay the runs up to the one in which reserved memory no longer grows.
+        """Replay the runs, up to the first run in which reserved memory does not grow.
 
-        The other arguments are those of `ScaledStep`.
+        Args:
+            sizes: Sizes in bytes of the allocations of the step.
+            limit: Limit of reserved memory in bytes; None without a limit.
+            settings: Allocator settings, as in `ScaledStep.predict`.
+            keeps_state: Whether the blocks of the state keep their recorded addresses, as in `ScaledStep`.
         """
         recording = self.with_sizes(sizes)
         chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
@@ -150,5 +155,5 @@ class ConsecutiveRuns:
             by_fraction=chosen.collection_threshold > 0,
             keep_older=keeps_state,
             descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
-            run_ends=self._run_ends[self._complete : -1],
+            run_ends=self._run_ends[self._complete_run : -1],
         )

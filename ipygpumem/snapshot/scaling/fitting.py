@@ -51,15 +51,16 @@ def match(
         return first[i] == second[j] and bool(low * before[i] <= after[j] <= high * before[i])
 
     pairs = [(-1, -1), (len(first), len(second))]
-    kept, every = [[np.flatnonzero(~(mask & skip)) for mask in workspaces] for skip in (True, False)]
-    for (own, other), matches in product((kept, every), (grows_exactly, grows_plausibly)):
-        found: list[tuple[int, int]] = []
+    without_workspaces = [np.flatnonzero(~mask) for mask in workspaces]
+    all_rows = [np.arange(len(mask)) for mask in workspaces]
+    for (own_rows, other_rows), matches in product((without_workspaces, all_rows), (grows_exactly, grows_plausibly)):
+        new_pairs: list[tuple[int, int]] = []
         for (i, j), (next_i, next_j) in pairwise(pairs):
-            rows = own[slice(*np.searchsorted(own, [i + 1, next_i]))].tolist()
-            counterparts = other[slice(*np.searchsorted(other, [j + 1, next_j]))].tolist()
+            rows = own_rows[slice(*np.searchsorted(own_rows, [i + 1, next_i]))].tolist()
+            counterparts = other_rows[slice(*np.searchsorted(other_rows, [j + 1, next_j]))].tolist()
             same_keys = [first[row] for row in rows] == [second[row] for row in counterparts]
-            found += zip(rows, counterparts, strict=True) if same_keys else _common(rows, counterparts, matches)
-        pairs = sorted([*pairs, *found])
+            new_pairs += zip(rows, counterparts, strict=True) if same_keys else _common(rows, counterparts, matches)
+        pairs = sorted([*pairs, *new_pairs])
     result = np.full(len(first), -1, np.int64)
     indices = np.asarray(pairs[1:-1], np.int64).reshape(-1, 2)
     result[indices[:, 0]] = indices[:, 1]

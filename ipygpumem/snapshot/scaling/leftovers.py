@@ -17,7 +17,8 @@ class Leftovers(NamedTuple):
     Attributes:
         sources: For each block that a later run will free, the index of the allocation of the step that created it; -1
             for the other blocks.
-        ages: For each of these blocks, the number of runs since its creation, from 1; 0 for the other blocks.
+        ages: For each of these blocks, the number of runs since its creation (1 for the previous run); 0 for the other
+            blocks.
         older: Dict from rows of allocations that are older than the recorded step to the corresponding blocks: both
             were created by the same allocation of the step, the same number of runs earlier.
     """

@@ -20,7 +20,7 @@ _GOOD_FIT = 0.001  # relative error up to which a linear function is preferred t
 _LINE = 2  # number of sizes that determine a linear function
 _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the polynomials of its degree
 _MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which other predictions are not trusted
-_NOTED_SHARE = 0.001  # share of the peak above which allocations of unknown growth are noted
+_NOTED_SHARE = 0.001  # share of the peak above which a note describes allocations of unknown growth
 _MAX_SHARE = 0.005
 """Share of the peak above which allocations that differ between the recordings, or that shrink, are not tolerated."""
 
@@ -82,11 +82,11 @@ def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Seque
 def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
     """Return sentences about assumptions of the predictions that the recordings do not confirm."""
     others = [run for run in matched.runs if run[0] != matched.size]
-    single = np.ones(len(matched.step.rows), np.bool_)
+    is_unmatched = np.ones(len(matched.step.rows), np.bool_)
     for run in others:
         counterparts = matched.counterparts(run)
-        single[counterparts[counterparts >= 0]] = False
-    peaks = [(peak.sizes[live := peak.live[single[peak.live]]], live, peak) for peak in matched.peaks(model)]
+        is_unmatched[counterparts[counterparts >= 0]] = False
+    peaks = [(peak.sizes[live := peak.live[is_unmatched[peak.live]]], live, peak) for peak in matched.peaks(model)]
     share, sizes, live = max(
         ((sizes.sum() / max(matched.step.start + peak.bytes, 1), sizes, live) for sizes, live, peak in peaks),
         key=lambda item: item[0],
@@ -95,9 +95,9 @@ def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
         return ()
     line = matched.step.lines(live[np.argmax(sizes)][None])[0]
     text = (
-        f"{many(len(live), 'allocation')} at the largest measured size ({_name(matched.size)}) did not occur at smaller"
-        f" sizes, mainly in {line}: the predictions assume growth in proportion to the size, to at most {share:.1%} of"
-        " the peak."
+        f"{many(len(live), 'allocation')} at the largest measured size ({_name(matched.size)}), mainly in {line}, did"
+        " not occur at smaller sizes. It is unknown how this memory grows with the size: the predictions assume"
+        f" proportional growth, up to {share:.1%} of the peak."
     )
     return (text,)
 

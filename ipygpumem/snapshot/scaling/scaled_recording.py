@@ -28,7 +28,7 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 MAX_SIZE = 1 << 20  # largest size that is considered by default
 _MAX_BYTES = 1 << 46  # largest peak that can be replayed, because addresses are limited
-_FIRST_STEP = 64  # the search for the largest size that fits starts with a step of this fraction of the size
+_FIRST_INTERVAL = 1 / 64  # first interval of the search for the largest size that fits, as a share of the size
 _ROUNDING = 1.0  # bytes by which rounding may change the predicted requested bytes at an event
 
 
@@ -125,11 +125,11 @@ class ScaledStep:
         failing = first + bisect_left(range(first, last + 1), True, key=exceeds_limit)
         if failing == first:
             return None
-        fitting, step = failing - 1, max(failing // _FIRST_STEP, 1)
+        fitting, interval = failing - 1, max(int(failing * _FIRST_INTERVAL), 1)
         while not fits(fitting):
             if fitting == first:
                 return None
-            failing, fitting, step = fitting, max(fitting - step, first), 2 * step
+            failing, fitting, interval = fitting, max(fitting - interval, first), 2 * interval
         while failing - fitting > 1:
             middle = (fitting + failing) // 2
             fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)

@@ -104,7 +104,7 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
 
 _TOLERANCE = 0.01  # relative error up to which the size of a workspace agrees with a polynomial
 _SMALLEST_SHARE = 0.5  # share of the largest size below which a run is not used for the bounds of a workspace
-_SMALL_CONSTANT = 0.15  # share of the largest size of a workspace up to which a constant part is not a coincidence
+_SMALL_CONSTANT = 0.15  # largest constant part of a line through two sizes, as a share of the largest workspace
 _ENOUGH = 3  # number of sizes from which values on a line are not considered a coincidence
 
 
@@ -128,7 +128,9 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
         if line is None:
             line = 0.0, values[-1] / math.prod(sizes[-1])
             low[row], high[row] = _bounds(sizes, np.maximum(values, 0))
-        elif _TOLERANCE < line[0] / max(values[-1], 1) <= _SMALL_CONSTANT:  # the size may also be proportional
+        elif (
+            _TOLERANCE < line[0] / max(values[-1], 1) <= _SMALL_CONSTANT
+        ):  # the workspace may also be proportional to the size
             high[row] = _bounds(sizes, np.maximum(values, 0))[1] * values[-1] / (values[-1] - line[0])
         grid = np.ones(())
         for points in model.nodes:

@@ -82,7 +82,8 @@ class StepRecording:
     def is_workspace(self) -> NDArray[np.bool_]:
         """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are.
 
-        Workspaces of the same call stack may exist within this time: a reduction has a buffer and semaphores.
+        Before a workspace is freed, a few others may be allocated and freed in the same call stack: a reduction uses a
+        buffer and semaphores.
         """
         columns = ("start", "end", "stack")
         start, end, stack = (getattr(self.timeline.allocations, name)[self.rows].tolist() for name in columns)

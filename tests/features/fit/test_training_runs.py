@@ -69,11 +69,11 @@ def test_reserved_memory(allocations, make):
     result = ipygpumem.fit(step, range(1, 4097), most=0.001)
     assert (result.refusal, torch.cuda.memory_allocated(), len(optimizer.state)) == ("", before, 0)
     segments = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot())
-    assert segments == torch.cuda.memory_reserved() < before + 32 * 2**20  # what the runs have cached was freed
+    assert segments == torch.cuda.memory_reserved() < before + 32 * 2**20  # the cached memory of the runs was freed
     for size in (200, 400):
-        first, *others = reserved_peaks(step, size)
-        assert others[-1] > 1.1 * first or size == 400
-        assert result.reserved(size) == pytest.approx(others[-1], rel=0.02)
+        first, *later = reserved_peaks(step, size)
+        assert later[-1] > 1.1 * first or size == 400
+        assert result.reserved(size) == pytest.approx(later[-1], rel=0.02)
         optimizer.zero_grad()
         optimizer.state.clear()
         torch.cuda.empty_cache()
@@ -132,8 +132,8 @@ def test_recommended_size_of_a_transformer(keeps_output):
     result = ipygpumem.fit(make(), range(1, 4097), dry=True, device="16 GiB")
     for size in (64, result.recommended):
         kept.clear()
-        (_, first), *others = simulated_peaks(make(), size)
-        allocated, reserved = others[-1]
+        (_, first), *later = simulated_peaks(make(), size)
+        allocated, reserved = later[-1]
         assert reserved > 1.1 * first or size != 64
         assert result.reserved(size) == pytest.approx(reserved, rel=0.02)
         assert result.predict(size) == pytest.approx(allocated, rel=0.005)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 COLUMNS = ("loaded", "snapshot", "lines", "modules", "outside", "limit", "timeline", "who", "oom_snapshot")
@@ -47,7 +49,7 @@ def markdown_table(results: dict[str, Any]) -> str:
     """Return the results in Markdown, for the documentation."""
     versions = ", ".join(f"{name} {version}" for name, version in results.get("versions", {}).items())
     lines = [
-        f"On {' and '.join(results.get('devices', ())) or 'a CPU'} with {versions}.",
+        f"On {_devices_text(results.get('devices', ()))} with {versions}.",
         "",
         "A number means that nothing differs. It is the time of the measured cell divided by that without the",
         "extension (second column), in kernels that run in parallel. Short cells have large ratios, because each",
@@ -67,13 +69,18 @@ def markdown_table(results: dict[str, Any]) -> str:
         lines.append(f"| {title} | {_milliseconds(row)} | {' | '.join(texts)} |")
         categories = list(row.get("varies") or ())
         if categories:
-            notes.append(
-                f"* `{name}` is compared without its {', '.join(categories)}, which vary without the extension."
-            )
-        causes = row.get("causes", {}).items()
-        notes += [f"* `{name}` is compared without its {key}: {cause}." for key, cause in causes]
+            notes.append(f"* `{name}`, not compared: {', '.join(categories)} (different without the extension, too).")
+        for key, cause in row.get("causes", {}).items():
+            option, _, category = key.rpartition(": ")
+            notes.append(f"* `{name}`, {f'`{option}`, ' if option else ''}not compared: {category} ({cause}).")
         notes += _differences(name, row)
     return "\n".join([*lines, "", f"{_summary(results)}.", *([""] if notes else []), *notes])
+
+
+def _devices_text(names: Sequence[str]) -> str:
+    """Return the names of the GPUs, each with the number of GPUs of this name if there are several."""
+    counts = Counter(names).items()
+    return " and ".join(name if count == 1 else f"{count} x {name}" for name, count in counts) or "a CPU"
 
 
 def _milliseconds(row: dict[str, Any]) -> str:

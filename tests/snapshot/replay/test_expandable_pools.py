@@ -59,7 +59,7 @@ class Program:
         self.allocator.free(number, address, size)
 
     def empty_cache(self, *, pool=None):
-        """Unmap the unused memory of the default pool or, as if it was deleted, only that of another pool."""
+        """Unmap the unused memory of the default pool or, as if another pool was deleted, only that pool's memory."""
         known = len(self.allocator.events)
         self.allocator.release_cached(0, frozenset([pool]), only_private=pool is not None)
         self._segment_events(known)

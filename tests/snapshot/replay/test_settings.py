@@ -91,7 +91,7 @@ def test_text_can_be_parsed_again(text):
         ("pinned_use_background_threads:1", "expected True or False"),
         ("pinned_num_register_threads:3", "3 is not a power of two"),
         ("pinned_num_register_threads:256", "expected 128 or less"),
-        ("pinned_reserve_segment_size_mb:0", "too small"),
+        ("pinned_reserve_segment_size_mb:0", "too small: expected 1 or more"),
         ("pinned_max_register_threads:8", "unknown allocator setting"),  # is not one of PyTorch's settings
         ("backend:cudaMallocAsync", "cannot be replayed"),
         ("expandable_segments", "expected name:value"),

@@ -91,8 +91,8 @@ def _cost(snapshot, settings="", **options):
 def test_small_free_blocks_are_not_examined_when_requests_fail():
     """Only blocks that are as large as a segment can be freed."""
     cost = [_cost(_with_failed_requests(count, 200, 512), limit=TIB) for count in (100, 200)]
-    others = [_cost(_with_failed_requests(count, 1, 512), limit=TIB) for count in (100, 200)]
-    assert cost[1] - others[1] == pytest.approx(cost[0] - others[0], rel=0.05)
+    single = [_cost(_with_failed_requests(count, 1, 512), limit=TIB) for count in (100, 200)]
+    assert cost[1] - single[1] == pytest.approx(cost[0] - single[0], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_long_replays_are_refused(monkeypatch):
     snapshot = _with_failed_requests(200, 200, 2 * MIB)
     assert compare_settings(snapshot).recorded.replay.smallest_capacity
     cost = _cost(snapshot, limit=TIB)
-    message = "^snapshot: device 0 cannot be replayed: with so many free blocks, replays would take too long$"
+    message = "^snapshot: device 0 cannot be replayed: replays would take too long, .* make a shorter recording$"
     monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
     monkeypatch.setattr(work_limit, "_SECONDS", 10 * cost)
     snapshot.clear_caches()
@@ -158,7 +158,7 @@ def test_search_that_takes_long_ends_with_an_upper_bound(monkeypatch):
     assert snapshot.replay("", bound).failure is None
 
 
-def test_contexts():
+def test_nested_limits():
     limit = WorkLimit(1000)
     limit.count(1e12)
     with limit.limited(2.0):
@@ -176,7 +176,7 @@ def test_contexts():
 
 
 class _Sizes:
-    """Stands for a replay, of which only the sizes of blocks are used."""
+    """Substitute for a `ReplayRun` that contains only the sizes of blocks."""
 
     def __init__(self, sizes):
         self.sizes = sizes

@@ -45,7 +45,7 @@ class OptimizerUpdate:
         gradients: Allocations of the step that contain gradients.
         old_gradients: Blocks older than the step that contain gradients.
         state: Blocks older than the step that contain the state of the optimizer.
-        created: Those of these blocks that the first update creates, in order.
+        created: Blocks in ``state`` that the first update creates, in the order of their creation.
     """
 
     optimizer: weakref.ref[Any]
@@ -76,7 +76,7 @@ class StepFacts:
     unused: tuple[tuple[str, Ints], ...] = ()
 
     def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
-        """Return the state that the first updates of a step create, without the state that each run replaces."""
+        """Return the blocks of optimizer state that the first updates create, without those that each run replaces."""
         sources = scaled.step_requests.leftovers.sources
         begins: dict[int, int] = {}
         for update in self.updates:
@@ -118,10 +118,10 @@ class StepObservations:
         block_of = {number: block for block, number in enumerate(ids.tolist())}
 
         def blocks(tensors: Any) -> Ints:
-            found = dict.fromkeys(block_of[number] for number in find(tensors) if number in block_of)
-            return np.asarray([*found], np.int64)
+            indices = dict.fromkeys(block_of[number] for number in find(tensors) if number in block_of)
+            return np.asarray([*indices], np.int64)
 
-        states = {key: (np.sort(blocks(every)), blocks(new)) for key, (every, new) in updates.states().items()}
+        states = {key: (np.sort(blocks(tensors)), blocks(new)) for key, (tensors, new) in updates.states().items()}
         facts = find_facts(scaled, recorded, [block.name for block in self.blocks], states)
         return replace(facts, unused=self._unused(ids))
 
@@ -148,8 +148,8 @@ def find_facts(
 ) -> StepFacts:
     """Return the observations of the run from which a step is predicted.
 
-    ``states`` maps the ID of each optimizer to the indices of the memory blocks that contain its state, and of those
-    that its first update creates.
+    ``states`` maps the ID of each optimizer to ``(state, created)``: the indices of the memory blocks that contain its
+    state, and the indices of those that its first update creates.
     """
     observer, recorder = recorded.observer, recorded.recorder
     if observer is None or recorder is None:
@@ -198,9 +198,9 @@ def find_facts(
     for update in observer.updates:
         if update.end is not None:
             old = older[rows(update.gradients, update.begin)]
-            none = np.zeros(0, np.int64)
-            state, created = states.get(id(update.optimizer()), (none, none))
-            found = numbers(update.gradients, update.begin)
-            places = boundary(update.begin), boundary(update.end)
-            updates.append(OptimizerUpdate(update.optimizer, *places, found, old[old >= 0], state, created))
+            empty = np.zeros(0, np.int64)
+            state, created = states.get(id(update.optimizer()), (empty, empty))
+            gradients = numbers(update.gradients, update.begin)
+            boundaries = boundary(update.begin), boundary(update.end)
+            updates.append(OptimizerUpdate(update.optimizer, *boundaries, gradients, old[old >= 0], state, created))
     return StepFacts(tuple(blocks), tuple(calls), tuple(updates), observer.seconds)

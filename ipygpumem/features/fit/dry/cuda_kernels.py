@@ -261,8 +261,9 @@ def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
 def convolution_workspace(torch: Any, y: Any, x: Any, weight: Any, _: Any, stride: Any, *options: Any) -> int:
     """Return the estimated size in bytes of the workspace that cuDNN uses for a convolution or its backward pass.
 
-    Kernels for tensor cores convert contiguous tensors to the memory format channels_last, unless it makes no
-    difference. ``options`` are the further arguments of ``aten.convolution``.
+    Kernels for tensor cores convert contiguous tensors to the memory format ``channels_last``. Convolutions with a
+    kernel size and stride of 1, and depthwise convolutions, need no conversion. ``options`` are the remaining arguments
+    of ``aten.convolution``.
     """
     has_kernel, is_depthwise = max(*weight.shape[2:], *stride) > 1, 1 < options[4] == x.shape[1]
     tensor_cores = x.dtype != torch.float32 or attempt(lambda: torch.backends.cudnn.allow_tf32)

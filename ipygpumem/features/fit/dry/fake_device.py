@@ -235,10 +235,12 @@ class FakeDevice:
         if new:  # PyTorch handles exceptions of such operations, unlike those of queries for a tensor's device
             self._interrupts.deliver()
         if new or function in self._products:
-            self._log(new, is_product=function in self._products, temporary=self._workspace_of(function, args, result))
+            workspace = self._convolution_workspace(function, args, result)
+            self._log(new, is_product=function in self._products, convolution_workspace=workspace)
         return result
 
-    def _workspace_of(self, function: Any, args: Any, result: Any) -> int:
+    def _convolution_workspace(self, function: Any, args: Any, result: Any) -> int:
+        """Return the size in bytes of the workspace if the function is a convolution, otherwise 0."""
         if function is self._aten.convolution.default:
             return convolution_workspace(self._torch, result, *args)
         return convolution_workspace(self._torch, *args) if function is self._aten.convolution_backward.default else 0
@@ -250,7 +252,7 @@ class FakeDevice:
                 if storage.nbytes() and self.log.get(storage) is None:
                     yield storage
 
-    def _log(self, storages: list[Any], *, is_product: bool, temporary: int) -> None:
+    def _log(self, storages: list[Any], *, is_product: bool, convolution_workspace: int) -> None:
         frames, module, optimizer = self._stacks.capture()
         phase, name = (UPDATE, "(optimizer)") if optimizer else self._phase_and_module(module)
         for storage in {storage._cdata: storage for storage in storages}.values():
@@ -260,8 +262,8 @@ class FakeDevice:
             sizes = [self._workspace] if len(self._workspaces) > 1 else [self._workspace, _LT_WORKSPACE]
             for size in sizes:
                 self.log.add_permanent(SimulatedAllocation(size, frames, LIBRARIES, "(cuBLAS)"))
-        if temporary:
-            workspace = SimulatedAllocation(temporary, frames, LIBRARIES, "(cuDNN)")
+        if convolution_workspace:
+            workspace = SimulatedAllocation(convolution_workspace, frames, LIBRARIES, "(cuDNN)")
             self.log.requests += [(workspace, False), (workspace, True)]
 
     def _phase_and_module(self, module: Any) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def refused_access(torch: Any) -> Iterator[None]:
 
 
 def grouped_copies(torch: Any, copy: Callable[[Any], Any]) -> Any:
-    """Return a context manager in which optimizers group ``copy(tensor)`` by device and data type, not the tensors."""
+    """Return a context manager in which optimizers group copies of tensors by device and data type."""
     owner, name = torch.optim.Optimizer, "_group_tensors_by_device_and_dtype"
     group, own_thread = getattr(owner, name), threading.get_ident()
 
