@@ -141,6 +141,7 @@ $(VENV)/.lint: $(VENV)/.torch pyproject.toml
 	.venv-oldest/bin/python -m pip install -q uv
 	.venv-oldest/bin/uv pip compile -q --python .venv-oldest --resolution lowest-direct --no-deps --only-binary :all: \
 		--extra outside --extra parallel pyproject.toml -o .venv-oldest/lowest.txt
+	echo "pyarrow<26" >> .venv-oldest/lowest.txt  # later versions require NumPy 2
 	.venv-oldest/bin/uv pip install -q --python .venv-oldest -c .venv-oldest/lowest.txt -e ".[test]"
 	touch $@
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from ipygpumem.core.errors import IpyGpuMemError, OptionError
+from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -105,11 +105,14 @@ def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library. If it is missing, raise `OptionError` with ``purpose`` and the install command."""
+    """Import an optional library. Raise `OptionError` with ``purpose`` if it is missing or cannot be imported."""
     try:
         return import_module(module)
-    except ImportError:
-        raise OptionError(f"{module} is required for {purpose}: pip install {module}") from None
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in {module, module.partition(".")[0]}:
+            raise OptionError(f"{module} is required for {purpose}: pip install {module}") from None
+        # such as a version that requires a newer NumPy
+        raise OptionError(f"{module} is required for {purpose} and cannot be imported: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

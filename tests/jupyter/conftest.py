@@ -53,7 +53,8 @@ class Notebook:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             result = self.shell.run_cell(cell, **options)
         error = result.error_before_exec or result.error_in_exec
-        if isinstance(error, KeyboardInterrupt) and "await" in cell and sys.modules["IPython"].version_info < (8,):
+        is_interrupted = issubclass(type(error), KeyboardInterrupt)  # an exception of a test can raise in `__class__`
+        if is_interrupted and "await" in cell and sys.modules["IPython"].version_info < (8,):
             end_interrupted_cell()
         displayed = [output["data"] for output in self.shell.display_pub.outputs]
         return CellResult(result.success, result.result, error, out.getvalue(), err.getvalue(), displayed)

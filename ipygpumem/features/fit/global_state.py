@@ -35,7 +35,7 @@ def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any
 def _spawned_state(bit_generator: Any) -> Callable[[], Any]:
     """Save the number of spawned generators, which NumPy provides no way to set; return the function to restore it."""
     seeds = bit_generator._seed_seq  # public since NumPy 1.25
-    return functools.partial(seeds.__setstate_cython__, seeds.__reduce__()[-1])
+    return functools.partial(seeds.__setstate__, seeds.__reduce__()[-1])
 
 
 def torch_settings(torch: Any) -> list[Callable[[], Any]]:

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import attempt, gc_paused
 from ipygpumem.measurement.observers import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
@@ -138,6 +138,7 @@ class ProfilerSession:
                 self.error = "torch.profiler returned no results"
         except Exception as error:
             self.error = f"torch.profiler failed to stop: {first_line(error)}"
+            attempt(sys.modules["torch.autograd.profiler"]._run_on_profiler_stop)  # otherwise none could start later
         if callable(self._profile_function) and sys.getprofile() is None:
             sys.setprofile(self._profile_function)
         self.cost += time.perf_counter() - began
