@@ -156,10 +156,14 @@ class Device:
                 return None
             during, memory_during = nvml.processes(self.handle), _used(nvml, self.handle)
         after, memory_after = nvml.processes(self.handle), _used(nvml, self.handle)
-        pids = {pid for pid, now in during.items() if _followed(before.get(pid) or 0, now, after.get(pid) or 0, nbytes)}
+        pids = {
+            pid
+            for pid, now in during.items()
+            if _is_test_allocation(before.get(pid) or 0, now, after.get(pid) or 0, nbytes)
+        }
         if memory_before is None or memory_during is None or memory_after is None:
             return pids, bool(pids)  # no value for the whole device, so the entry is sufficient
-        return pids, _followed(memory_before, memory_during, memory_after, nbytes)
+        return pids, _is_test_allocation(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
         """Accept the entry with this process's PID if its memory usage is not less than PyTorch's reserved memory."""
@@ -252,7 +256,7 @@ def _used(nvml: Nvml, handle: Any) -> int | None:
     return None if memory is None else memory.used
 
 
-def _followed(before: int, during: int | None, after: int, nbytes: int) -> bool:
+def _is_test_allocation(before: int, during: int | None, after: int, nbytes: int) -> bool:
     """Return whether a value increased by ``nbytes`` during a test allocation and decreased by as much afterwards."""
     return during is not None and all(abs(during - usage - nbytes) <= _TOLERANCE for usage in (before, after))
 

@@ -102,7 +102,7 @@ def test_code_with_its_own_profiler_keeps_its_kernels(torch, tmp_path):
             x = torch.ones(1000, 1000, device="cuda")
             (x @ x).sum().item()
     assert any(event.device_type.name == "CUDA" for event in user_profile.events())
-    assert m.report.profile.aside is not None
+    assert m.report.profile.interrupted_after is not None
 
 
 def test_run_without_cuda_events_creates_no_context(run_python, tmp_path):

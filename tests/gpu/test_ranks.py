@@ -79,7 +79,7 @@ def test_torchrun_with_nccl(tmp_path, ranks):
     difference = result.difference
     assert difference.outlier == last and difference.outlier_peak - difference.typical_peak == 128 * MIB
     assert difference.lines[0][0].count("own()") and difference.lines[0][1:] == (0, 128 * MIB)
-    assert difference.alike == ranks - 1
+    assert difference.similar_count == ranks - 1
     assert all(member.highest.start_us for member in result.members) and result.clock(result.beside(ranks))
 
 

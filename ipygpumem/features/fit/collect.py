@@ -72,7 +72,7 @@ def fit(
     """
     __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
     if device is not None and (on is not None or not dry):
-        raise OptionError(f"device={device!r} requires dry=True, and cannot be combined with on")
+        raise OptionError(f"device={device!r} requires dry=True, and cannot be combined with the argument on")
     if dry and try_changes:
         raise OptionError("try_changes requires runs on a GPU, and cannot be combined with dry")
     code = function_step(step, sizes)

@@ -27,7 +27,7 @@ class ReplayTime:
         return time.thread_time() - self._started
 
     @property
-    def remaining(self) -> float:
+    def left(self) -> float:
         """Remaining CPU time in seconds."""
         return max(_TIME_LIMIT - self.used, 0.0)
 
@@ -47,13 +47,13 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     loaded = replay_time.used
     if reserved is None or not len(ooms) or not replay_time.allows(loaded):
         return ""
-    verification = verified(snapshot, device, replay_time.remaining)
+    verification = verified(snapshot, device, replay_time.left)
     if verification.difference or verification.recording.settings.expandable:
         return ""
     if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification
         return ""
     capacity, event = reserved + failure.available, int(ooms[-1])
-    with verification.recording.work_limit.limited(replay_time.remaining):
+    with verification.recording.work_limit.limited(replay_time.left):
         replay = snapshot.replay(_SETTING, capacity, device)
     if event not in replay.served:
         return "expandable segments alone would not have been enough for this allocation"

@@ -96,7 +96,7 @@ class ProfileCollector(Collector):
 
         began = time.perf_counter()
         session, errors = self._session, []
-        results: dict[str, Any] = {"aside": session.aside}
+        results: dict[str, Any] = {"interrupted_after": session.interrupted_after}
         for path, write in ((self._trace, self._write_trace), (self._timeline, self._write_timeline)):
             if path is None:
                 continue
@@ -118,13 +118,13 @@ class ProfileCollector(Collector):
             timelines, unknown_reason = self._read_timelines()
         if not timelines:
             problem = "nothing was allocated or freed by the profiled thread"
-            if self._session.aside is not None:
+            if self._session.interrupted_after is not None:
                 problem = "nothing was allocated or freed before the code started its own profiler"
             raise OptionError(f"the timeline was not written: {problem}")
         from ipygpumem.features.profile.display import timeline_page
 
         notes = [unknown_reason] if unknown_reason else []
-        if self._session.aside is not None:
+        if self._session.interrupted_after is not None:
             notes.append("The profile ended when the code started its own profiler.")
         page = timeline_page(timelines, path.name, notes).encode("utf-8")
         with replacing(path, "the timeline ") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.text import printable
@@ -39,7 +39,8 @@ class ProfileSummary:
         changes: Number of allocations, frees and category changes in the timeline, for all devices.
         peaks: The peak of each GPU in descending order, followed by the peak of the host.
         seconds: Time spent on starting and stopping the profiler and on reading and writing the results.
-        aside: Seconds until the code started its own profiler, which ended the profile; None if the code started none.
+        interrupted_after: Seconds until the code started its own profiler, which ended the profile; None if it did not
+            start one.
         why: Reason why categories are unknown; empty if they are known.
         errors: Messages about files that were not written.
     """
@@ -51,15 +52,17 @@ class ProfileSummary:
     changes: int = 0
     peaks: tuple[CategoryPeak, ...] = ()
     seconds: float = 0.0
-    aside: float | None = None
+    interrupted_after: float | None = field(default=None, metadata={"key": "aside"})
     why: str = ""
     errors: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return the notes that a report shows below its tables."""
         notes = []
-        if self.aside is not None:
-            notes.append(f"the profile ended after {duration(self.aside)} because the code started its own profiler")
+        if self.interrupted_after is not None:
+            notes.append(
+                f"the profile ended after {duration(self.interrupted_after)} because the code started its own profiler"
+            )
         if self.trace is not None:
             file = f"{printable(self.trace)} ({precise_size(self.trace_size)})"
             notes.append(f"trace: {file}; open it at https://ui.perfetto.dev")

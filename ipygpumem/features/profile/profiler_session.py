@@ -50,7 +50,7 @@ class ProfilerSession:
 
     Attributes:
         result: The profiler's result; None if the profiler has not been stopped or did not return a result.
-        aside: Seconds until the code started its own profiler; None if it did not start one.
+        interrupted_after: Seconds until the code started its own profiler; None if it did not start one.
         error: Reason why there is no result after `stop`; empty if there is one.
         cost: Seconds spent on starting and stopping the profiler.
     """
@@ -60,7 +60,7 @@ class ProfilerSession:
         if problem:
             raise RecordingError(problem)
         self.result: Any | None = None
-        self.aside: float | None = None
+        self.interrupted_after: float | None = None
         self.error = ""
         self.cost = 0.0
         self._profile: Any | None = None
@@ -148,7 +148,7 @@ class ProfilerSession:
             return
         if threading.get_ident() != self._thread:
             raise RecordingError(_OTHER_THREAD)
-        self.aside = time.perf_counter() - self._began
+        self.interrupted_after = time.perf_counter() - self._began
         self.stop()
 
     def release(self) -> None:

@@ -122,7 +122,8 @@ def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[st
     except (OSError, RuntimeError, ValueError) as error:
         raise ReportError(f"{printable_name}: {getattr(error, 'strerror', None) or error}") from None
     if len(names) > _MAX_FILES:
-        raise ReportError(f"{printable_name}: the directory contains more than {_MAX_FILES:,} files")
+        limit = f"more than the limit of {_MAX_FILES:,}: pass the directory of a single run"
+        raise ReportError(f"{printable_name}: the directory contains {len(names):,} files, {limit}")
     reports: dict[str, Path] = {}
     snapshots: dict[str, Path] = {}
     for name in names:

@@ -28,16 +28,16 @@ class Spread:
 
     Attributes:
         metric: Name of the value. All values are in bytes, except for ``seconds``.
-        lowest_of: Pair (process, device) with the lowest value.
-        highest_of: Pair (process, device) with the highest value.
+        lowest_owner: Pair (process, device) with the lowest value.
+        highest_owner: Pair (process, device) with the highest value.
     """
 
     metric: str
     lowest: float
-    lowest_of: tuple[str, str]
+    lowest_owner: tuple[str, str] = field(metadata={"key": "lowest_of"})
     median: float
     highest: float
-    highest_of: tuple[str, str]
+    highest_owner: tuple[str, str] = field(metadata={"key": "highest_of"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class RankComparison:
         typical: Name of the typical rank, which is closest to the median of all ranks.
         outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
-        compared: Number of ranks with a snapshot.
-        alike: Number of these ranks with the same lines and sizes as the typical rank, including that rank.
+        compared_count: Number of ranks with a snapshot.
+        similar_count: Number of these ranks with the same lines and sizes as the typical rank, including that rank.
     """
 
     outlier: str = field(metadata={"key": "odd"})
@@ -77,8 +77,8 @@ class RankComparison:
     outlier_peak: int = field(metadata={"key": "odd_peak"})
     typical_peak: int
     lines: tuple[tuple[str, int, int], ...]
-    compared: int
-    alike: int
+    compared_count: int = field(metadata={"key": "compared"})
+    similar_count: int = field(metadata={"key": "alike"})
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
@@ -150,9 +150,9 @@ def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
     lines = [(label, sums[typical][label], sums[outlier][label]) for label in labels]
     lines = [line for line in lines if line[1] != line[2]]
     lines.sort(key=lambda line: -abs(line[2] - line[1]))  # equal differences stay sorted by label
-    alike = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
+    similar_count = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
     requested = peaks[outlier].requested, peaks[typical].requested
-    return RankComparison(outlier, typical, *requested, tuple(lines[:_MAX_LINES]), len(sums), alike)
+    return RankComparison(outlier, typical, *requested, tuple(lines[:_MAX_LINES]), len(sums), similar_count)
 
 
 def _bytes_by_line(peak: RankPeak) -> Counter[str]:

@@ -104,7 +104,7 @@ def _missing_reason(result: RankResult) -> str:
 
 
 def _spread_table(listed: Sequence[ranks.Spread], role: str) -> Table:
-    several = len({device for spread in listed for _, device in (spread.lowest_of, spread.highest_of)}) > 1
+    several = len({device for spread in listed for _, device in (spread.lowest_owner, spread.highest_owner)}) > 1
     rows, similar = [], []
     for spread in listed:
         label = ranks.METRICS[spread.metric]
@@ -113,7 +113,7 @@ def _spread_table(listed: Sequence[ranks.Spread], role: str) -> Table:
             continue
         values, is_time = (spread.lowest, spread.median, spread.highest), spread.metric == "seconds"
         lowest, middle, highest = (duration(value) if is_time else change_text(round(value)) for value in values)
-        names = [", ".join(owner) if several else owner[0] for owner in (spread.lowest_of, spread.highest_of)]
+        names = [", ".join(owner) if several else owner[0] for owner in (spread.lowest_owner, spread.highest_owner)]
         cells = (lowest, names[0], middle, highest, names[1])
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
         rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest: {ratio} times the median"))
@@ -154,7 +154,7 @@ def _used(device: ranks.DeviceUsage) -> str:
 def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
     title = "memory at the peak, by line of code"
     if not comparison.lines:
-        return Table(f"{title}: the same in all {comparison.compared:,} recordings", (), ())
+        return Table(f"{title}: the same in all {comparison.compared_count:,} recordings", (), ())
     outlier, typical = f"{role} {comparison.outlier}", f"{role} {comparison.typical}"
     body = [
         TableRow(label, (*(size(nbytes) if nbytes else "0" for nbytes in both), change_text(both[1] - both[0])), 1)
@@ -165,10 +165,10 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
     more = len(comparison.lines) - _MAX_LINES
     notes = [f"not shown: {many(more, 'more line')} with different sizes"] if more > 0 else []
     names = f"{outlier} compared with {typical}"
-    if comparison.compared > len(peaks):
+    if comparison.compared_count > len(peaks):
         names = f"{outlier} deviates most, {typical} is the most typical"
-        same, others = comparison.alike - 1, comparison.compared - 1
-        notes.append(f"{typical} has the same lines and sizes as {same:,} of {others:,} other {role}s")
+        similar_count, other_count = comparison.similar_count - 1, comparison.compared_count - 1
+        notes.append(f"{typical} has the same lines and sizes as {similar_count:,} of {other_count:,} other {role}s")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))
 
 

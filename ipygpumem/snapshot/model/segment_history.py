@@ -153,11 +153,12 @@ class SegmentHistory:
 
     @cached_property
     def _edges(self) -> tuple[Ints, ...]:
-        """Columns with the start and the end of each mapped or unmapped range, ordered by stream and address.
+        """Arrays ``(stream, address, event, change, last)`` with two rows per range: its start and its end.
 
-        The columns are stream, address, event and change. Undoing the event adds ``change`` to the number of mapped
-        ranges that contain the memory after the address. For a range that is mapped at the end, the event is the number
-        of events. A fifth array contains the index of the last row with each address.
+        The ranges are those that an event maps or unmaps, and those that are mapped at the end of the recording, whose
+        event is the number of events. The sum of ``change`` over all rows with a later event and the same or a lower
+        address is positive if the address was mapped after the event. Rows are ordered by stream and address, and
+        ``last`` contains the index of the last row with each address.
         """
         trace, events, at_end = self._timeline.trace, self._map_events, self._ranges
         event = np.append(np.full(len(at_end), len(trace)), events)

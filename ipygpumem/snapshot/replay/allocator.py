@@ -112,7 +112,7 @@ class Allocator(ExpandableSegments):
             mapped = []
             for number in numbers:
                 smallest = min(self._smallest_segment, self._unit(number) if self.ranges else _UNLIMITED)
-                for key in self._free_keys(number, smallest):
+                for key in self._free_from(number, smallest):
                     if self._in_range(key & ADDRESS_MASK):
                         mapped.append((number, key))
                     elif self._is_segment(key):
@@ -124,7 +124,7 @@ class Allocator(ExpandableSegments):
         """Free the segments at the given addresses, except those that contain blocks in use."""
         wanted = set(addresses)
         for number in range(len(self.pools)):
-            for key in self._free_keys(number, self._smallest_segment):
+            for key in self._free_from(number, self._smallest_segment):
                 if key & ADDRESS_MASK in wanted and self._is_segment(key):
                     self._release(number, key, request)
 
@@ -210,7 +210,7 @@ class Allocator(ExpandableSegments):
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
 
-    def _free_keys(self, pool: int, min_size: int) -> list[int]:
+    def _free_from(self, pool: int, min_size: int) -> list[int]:
         """Return the keys of the free blocks of a pool with at least ``min_size`` bytes, from small to large."""
         free = self._free[pool]
         keys = free[bisect_left(free, min_size << ADDRESS_BITS) :]
@@ -240,7 +240,7 @@ class Allocator(ExpandableSegments):
             self._release(pool, free[place], request)
             return True
         released = 0
-        for key in reversed(self._free_keys(pool, self._max_split)):
+        for key in reversed(self._free_from(pool, self._max_split)):
             if released >= needed:
                 break
             if key >> ADDRESS_BITS < needed and self._is_segment(key):
@@ -257,7 +257,7 @@ class Allocator(ExpandableSegments):
                 count = self._searches.get(self._counter(number), 0)
                 blocks += [
                     (count - self._freed_at[key & ADDRESS_MASK], number, key)
-                    for key in self._free_keys(number, self._smallest_segment)
+                    for key in self._free_from(number, self._smallest_segment)
                     if self._is_segment(key)
                 ]
         freed = True

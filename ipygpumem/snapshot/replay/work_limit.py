@@ -50,7 +50,7 @@ class WorkLimit:
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
-        """Limit all work in this context together. Without an argument, the limit of an outer context applies."""
+        """Limit the total work in this context, by default to ``self.seconds`` or to the limit of an outer context."""
         outer = self._left
         if seconds is None and outer < math.inf:
             yield

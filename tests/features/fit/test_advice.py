@@ -284,7 +284,7 @@ def test_loss_in_chunks():
     assert advice.current.allocated > 2 * change.allocated
 
 
-class OddMeta(type):
+class UnhashableMeta(type):
     """A metaclass whose methods raise an exception."""
 
     def __eq__(cls, other):
@@ -294,7 +294,7 @@ class OddMeta(type):
         raise RuntimeError("hash")
 
 
-class Odd(metaclass=OddMeta):
+class Unhashable(metaclass=UnhashableMeta):
     """A class whose instances cannot be members of a set of types."""
 
 
@@ -303,7 +303,7 @@ def test_variables_that_the_step_does_not_use(monkeypatch):
     training.step(2)
     monkeypatch.setitem(globals(), "outputs", [torch.zeros(1 << 20), torch.zeros(1 << 18)])
     monkeypatch.setitem(globals(), "weight", training.model.layers[0].weight)
-    monkeypatch.setitem(globals(), "odd", Odd())
+    monkeypatch.setitem(globals(), "unhashable", Unhashable())
     result = ipygpumem.fit(lambda batch: training.step(batch) or Layers, range(1, 129), most=0.0002)
     change = next(change for change in result.advice(100) if change.kind == "variables")
     assert change.code == "del outputs"

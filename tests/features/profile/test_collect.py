@@ -38,7 +38,7 @@ def test_both_files_and_summary(tmp_path):
     assert summary.trace_size == (tmp_path / "t.json.gz").stat().st_size
     assert summary.timeline_size == (tmp_path / "t.html").stat().st_size
     assert summary.errors == ()
-    assert summary.aside is None
+    assert summary.interrupted_after is None
     assert summary.seconds > 0
     (peak,) = [peak for peak in summary.peaks if peak.device == "cpu"]
     levels = dict(peak.categories)
@@ -70,7 +70,7 @@ def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
 
     summary = measure_profile(tmp_path, run).profile
     assert "aten::sub" in {event.key for event in profiles[0].key_averages()}
-    assert summary.aside > 0
+    assert summary.interrupted_after > 0
     assert summary.sentences()[0].endswith("because the code started its own profiler")
     assert summary.trace and summary.timeline
 
@@ -119,7 +119,7 @@ def test_nested_measurement(tmp_path):
 
     summary = measure_profile(tmp_path, run).profile
     assert summary.errors == inner[0].errors == ()
-    assert summary.aside > 0
+    assert summary.interrupted_after > 0
     assert "aten::sub" in (tmp_path / "inner.json").read_text(errors="replace")
 
 

@@ -102,7 +102,7 @@ def test_session_ends_before_profiler_in_code_starts(session, tmp_path):
     torch.ones(3).div(2)
     session.stop()
     assert {event.key for event in user_profile.key_averages()} >= {"aten::sub"}, "its profile is complete"
-    assert session.aside > 0
+    assert session.interrupted_after > 0
     assert "aten::mul" in names(session.result)
     assert not names(session.result) & {"aten::sub", "aten::div"}
     session.write(tmp_path / "trace.json")  # although another profiler has run in between
@@ -121,11 +121,11 @@ def test_pytorch_discards_result_of_outer_profiler():
 
 def test_profiler_with_delayed_schedule(session):
     with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), **ACC_EVENTS) as user_profile:
-        assert session.aside is None, "both can run while the schedule waits"
+        assert session.interrupted_after is None, "both can run while the schedule waits"
         for _ in range(3):
             torch.ones(3).sub(2)
             user_profile.step()
-    assert session.aside is not None
+    assert session.interrupted_after is not None
     assert "aten::sub" in {event.key for event in user_profile.key_averages()}
 
 
@@ -149,10 +149,10 @@ def test_nested_sessions(session):
     torch.ones(3).div(2)
     session.stop()
     assert "aten::sub" in names(inner.result)
-    assert inner.aside is None
+    assert inner.interrupted_after is None
     assert "aten::mul" in names(session.result)
     assert not names(session.result) & {"aten::sub", "aten::div"}
-    assert session.aside > 0
+    assert session.interrupted_after > 0
 
 
 def test_session_in_another_thread(session):
@@ -180,7 +180,7 @@ def test_profiler_in_another_thread_raises(session):
     torch.ones(3).mul(2)
     session.stop()
     assert "aten::mul" in names(session.result)
-    assert session.aside is None
+    assert session.interrupted_after is None
 
 
 def test_stop_in_another_thread_gives_no_result():

@@ -280,7 +280,7 @@ def test_directory_with_snapshots_only(tmp_path):
     ranks = read_ranks(tmp_path)
     assert [member.name for member in ranks.members] == ["a", "b", "odd"]
     difference = ranks.difference
-    assert (difference.outlier, difference.typical, difference.alike) == ("odd", "a", 2)
+    assert (difference.outlier, difference.typical, difference.similar_count) == ("odd", "a", 2)
     files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
     assert ranks.beside(8) == tuple(files)
     assert ranks.beside(2) == tuple(files[:2])
@@ -398,7 +398,7 @@ def test_torchrun(tmp_path, count):
     assert {member.origin.world for member in ranks.members} == {count}
     assert ranks.members[-1].report.host.held >= count * 16 * MIB
     (peak,) = [spread for spread in spreads(rank_rows(ranks.members)) if spread.metric == "peak"]
-    assert peak.highest_of == (str(count - 1), "host")
+    assert peak.highest_owner == (str(count - 1), "host")
 
 
 def spawned(rank, directory):

@@ -34,8 +34,8 @@ def test_spread_names_ranks():
         member("3"),
     ]
     (peak,) = [spread for spread in spreads(rank_rows(members)) if spread.metric == "peak"]
-    assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
-    assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
+    assert (peak.lowest, peak.lowest_owner) == (100 * MIB, ("0", "cuda:0"))
+    assert (peak.highest, peak.highest_owner) == (900 * MIB, ("1", "cuda:0"))
     assert peak.median == 200 * MIB
 
 
@@ -103,14 +103,19 @@ def test_outlier_rank_and_its_lines():
             member("3", lines=typical_lines),
         ]
     )
-    assert (difference.outlier, difference.typical, difference.compared, difference.alike) == ("2", "0", 4, 3)
+    assert (difference.outlier, difference.typical, difference.compared_count, difference.similar_count) == (
+        "2",
+        "0",
+        4,
+        3,
+    )
     assert difference.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
     assert (difference.outlier_peak - difference.typical_peak) == 367 * MIB
 
 
 def test_equal_ranks():
     difference = compare_ranks([member(str(n), lines={"a": 5}) for n in range(3)])
-    assert (difference.lines, difference.alike) == ((), 3)
+    assert (difference.lines, difference.similar_count) == ((), 3)
     assert compare_ranks([member("0", lines={"a": 5}), member("1")]) is None
 
 

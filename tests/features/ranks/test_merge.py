@@ -22,7 +22,7 @@ def test_reports_of_workers():
         reports = dict(zip(("one", "two"), pool.map(measured, (64, 200)), strict=True))
     merged = merge_reports(reports)
     assert [(source, row.device) for source, row in merged.rows] == [("one", "host"), ("two", "host")]
-    assert merged.spread().highest_of == ("two", "host")
+    assert merged.spread().highest_owner == ("two", "host")
     assert merged.spread("held").lowest >= 64 * MIB
     for report in reports.values():
         assert isinstance(report, Report)
@@ -38,7 +38,7 @@ def test_reports_of_a_dask_cluster():
         distributed.Client(cluster) as client,
     ):
         merged = merge_reports(client.gather(client.map(measured, (64, 200))))
-    assert merged.spread().highest_of == ("1", "host")
+    assert merged.spread().highest_owner == ("1", "host")
 
 
 def with_devices_of(report, other_report):
@@ -74,8 +74,8 @@ def test_tables_do_not_add_up():
 def test_spread():
     merged = merge_reports(WORKERS)
     spread = merged.spread()
-    assert (spread.highest, spread.highest_of) == (900 * MIB, ("b", "cuda:0"))
-    assert (spread.lowest, spread.lowest_of) == (5 * MIB, ("b", "cuda:1"))
+    assert (spread.highest, spread.highest_owner) == (900 * MIB, ("b", "cuda:0"))
+    assert (spread.lowest, spread.lowest_owner) == (5 * MIB, ("b", "cuda:1"))
     assert merged.lost == ("dead",)
     with pytest.raises(OptionError, match="unknown metric 'color'"):
         merged.spread("color")

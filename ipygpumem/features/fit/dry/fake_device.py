@@ -270,7 +270,7 @@ class FakeDevice:
         """Return the phase of the step and the label of the module whose operation is running."""
         torch, backward = self._torch, self._in_backward
         if module is not None:
-            name = self._names.of(module)
+            name = self._names.label(module)
         elif backward:
             node = torch._C._current_autograd_node()
             name = self._modules_by_node.get(-1 if node is None else node._sequence_nr(), OUTSIDE)

@@ -25,10 +25,10 @@ class ModuleNames:
         for module in modules:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
-                    self._owners.setdefault(id(tensor), self.of(module))
+                    self._owners.setdefault(id(tensor), self.label(module))
 
-    def of(self, module: Any) -> str:
-        """Return the label of a module."""
+    def label(self, module: Any) -> str:
+        """Return the label of a module: its name in the model, or otherwise the name of its class."""
         if module is None:
             return OUTSIDE
         return self._names.get(id(module)) or type(module).__name__

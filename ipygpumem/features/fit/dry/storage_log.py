@@ -88,7 +88,7 @@ class CallStacks:
 
     @staticmethod
     def in_grad_scaler() -> bool:
-        """Return whether a `GradScaler` checks for infinite gradients."""
+        """Return whether the call stack contains the check of a `GradScaler` for infinite gradients."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code

@@ -354,7 +354,7 @@ if rank_and_world()[0] == 2:
         64 * MIB,
     ]
     assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
-    assert (ranks.difference.outlier, ranks.difference.alike) == ("2", 3)
+    assert (ranks.difference.outlier, ranks.difference.similar_count) == ("2", 3)
     ((label, typical, excess),) = ranks.difference.lines
     assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
     assert "engine 2 deviates most, engine 0 is the most typical" in text
