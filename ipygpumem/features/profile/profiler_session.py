@@ -138,7 +138,8 @@ class ProfilerSession:
                 self.error = "torch.profiler returned no results"
         except Exception as error:
             self.error = f"torch.profiler failed to stop: {first_line(error)}"
-            attempt(sys.modules["torch.autograd.profiler"]._run_on_profiler_stop)  # otherwise, no profiler could start later
+            # otherwise, no profiler could start later
+            attempt(sys.modules["torch.autograd.profiler"]._run_on_profiler_stop)
         if callable(self._profile_function) and sys.getprofile() is None:
             sys.setprofile(self._profile_function)
         self.cost += time.perf_counter() - began
