@@ -14,8 +14,8 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.earlier_runs import EarlierRuns, fit_command
-from ipygpumem.features.oom.expandable_segments import ReplayTime, with_expandable_segments
-from ipygpumem.features.oom.model import FailedAllocation, OutOfMemoryReport, advice
+from ipygpumem.features.oom.expandable_segments import NOT_ENOUGH, ReplayTime, with_expandable_segments
+from ipygpumem.features.oom.model import AVOIDED, FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot import Snapshot
@@ -62,7 +62,10 @@ def failure_report(
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
         sentences.append(f"%gpumem free would free {size(freeable)}")
     if snapshot is not None and count == 1:
-        sentences += attempt(lambda: _replayed(snapshot, failure, cell)) or []
+        replayed = attempt(lambda: _replayed(snapshot, failure, cell)) or []
+        if replayed[:1] == [NOT_ENOUGH]:
+            sentences = [sentence.partition(AVOIDED)[0] for sentence in sentences]
+        sentences += replayed
     command = attempt(lambda: _fit_command(failure, {} if cell is None else cell.variables)) or ""
     if command or not caught:
         sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")

@@ -8,9 +8,12 @@ from ipygpumem.core.units import size
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.verification import verified
 
+NOT_ENOUGH = "expandable segments alone would not have been enough for this allocation"
+"""Sentence about a failure that would also have occurred with expandable segments."""
 _SETTING = "expandable_segments:True"
 _TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays that would take longer are omitted
 
@@ -54,10 +57,10 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
         return ""
     capacity, event = reserved + failure.available, int(ooms[-1])
     with verification.recording.work_limit.limited(replay_time.left):
-        replay = snapshot.replay(_SETTING, capacity, device)
-    if event not in replay.served:
-        return "expandable segments alone would not have been enough for this allocation"
-    about = "" if replay.grade == "exact" else "about "
-    left = size(capacity - int(replay.reserved.bytes[event + 1]))
+        result = replay(snapshot, device, _SETTING, capacity, by_fraction=verification.recording.by_fraction)
+    if event not in result.served:
+        return NOT_ENOUGH
+    about = "" if result.grade == "exact" else "about "
+    left = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
     variable = settings_variable(snapshot.own.torch_version)
     return f"with expandable segments, {about}{left} would have been left: set {variable}={_SETTING}"

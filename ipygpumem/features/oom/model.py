@@ -11,6 +11,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.holders.model import Holders
 
 Frame = tuple[str, int, str]  # stack frame as file name, line number and function name
+AVOIDED = ". To avoid this, "  # precedes the solution in a sentence about fragmentation
 _NEGLIGIBLE = 64 << 20  # size in bytes below which growth of the memory outside PyTorch is not reported as a cause
 
 
@@ -119,7 +120,7 @@ def advice(
     if blocks is not None and fragmented and not blocks.expandable:
         sentences.append(
             f"fragmentation: PyTorch had {size(blocks.partly_used)} of free memory, but in {blocks.count:,} blocks of"
-            f" at most {size(blocks.largest)} each. To avoid this, set the environment variable"
+            f" at most {size(blocks.largest)} each{AVOIDED}set the environment variable"
             " PYTORCH_ALLOC_CONF=expandable_segments:True before PyTorch is imported (up to PyTorch 2.8, the variable"
             " is called PYTORCH_CUDA_ALLOC_CONF)"
         )

@@ -76,7 +76,12 @@ WHATIF = Command(
             type=_settings,
         ),
         Option(("--capacity",), "SIZE", "show which settings fit into this memory, such as 24GiB", type=byte_count),
-        Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_index),
+        Option(
+            ("--device",),
+            "N",
+            "device index (default: the device that ran out of memory, else the highest peak)",
+            type=_index,
+        ),
         HELP,
     ),
     magic=_magic,

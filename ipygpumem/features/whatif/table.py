@@ -15,7 +15,7 @@ def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "fits from", *within]
-    if result.failed:
+    if result.reached_limit:
         header.remove("change")
     rows = [_row(result, result.recorded, "as recorded")]
     rows += [_row(result, item, item.settings or "default settings") for item in result.alternatives]
@@ -60,9 +60,9 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
 
 
 def _row(result: SettingsComparison, alternative: Alternative, label: str) -> TableRow:
-    peak = alternative.peaks[1]
-    change = "" if alternative is result.recorded else f"{peak / result.recorded.peaks[1] - 1:+.0%}"
-    changes = [] if result.failed else ["0%" if change in ("+0%", "-0%") else change]
+    peak, baseline = alternative.peaks[1], alternative.baseline
+    change = "" if alternative is result.recorded or baseline is None else f"{peak / baseline - 1:+.0%}"
+    changes = [] if result.reached_limit else ["0%" if change in ("+0%", "-0%") else change]
     cells = [_range(*alternative.peaks), *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
         unknown = "depends on addresses" if None in alternative.fits_bounds else "depends on limit"
@@ -93,11 +93,29 @@ def _notes(result: SettingsComparison) -> list[str]:
         reasons = dict.fromkeys(row.replay.reason for row in result.alternatives if row.replay.grade == "approximate")
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
     if result.limit is not None and result.limit[0] < result.limit[1]:
-        notes.append("The memory available to PyTorch when the request failed is known only to be in this range.")
+        when = " when the request failed" if result.failed else ""
+        notes.append(f"The memory available to PyTorch{when} is known only to be in this range.")
+    if result.reached_limit and not result.failed:
+        notes.append(
+            "Memory ran short while recording: PyTorch freed cached segments in order to serve requests. Other reserved"
+            ' peaks are those without a limit; compare the column "fits from".'
+        )
+    if result.limit is not None and any(item.collects for item in result.alternatives) and not _has_fraction(result):
+        notes.append(
+            "garbage_collection_threshold has no effect unless torch.cuda.set_per_process_memory_fraction limits the"
+            f" memory: this table assumes a limit of {size(result.limit[0])}."
+        )
     if result.without_effect:
-        notes.append(f"These settings have no effect on the requests: {'; '.join(result.without_effect)}.")
+        settings = "; ".join(result.without_effect)
+        notes.append(f"These settings have no effect compared with the default settings: {settings}.")
     notes += _failing_capacities(result)
     return [*notes, _recommendation(result), *_other_devices(result)]
+
+
+def _has_fraction(result: SettingsComparison) -> bool:
+    """Return whether the program had set the limit by ``set_per_process_memory_fraction``."""
+    recording = result.verification.recording
+    return recording.by_fraction and result.limit == recording.limit
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
@@ -118,18 +136,36 @@ def _recommendation(result: SettingsComparison) -> str:
         return f"Recommendation: remove {settings_variable(version)} from the environment before torch is imported."
     if recommended is not None:
         setting = f"set {settings_variable(version)}={recommended.settings} before torch is imported"
-        known = version is not None or not recommended.settings.startswith("large_segment")
-        return f"Recommendation: {setting}{'' if known else ' (PyTorch 2.11 or later)'}."
+        if version is None:
+            old = not recommended.settings.startswith("large_segment")
+            setting += f" ({'up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF' if old else 'PyTorch 2.11 or later'})"
+        if recommended.collects and result.limit is not None and not _has_fraction(result):
+            limit = size(result.limit[0])
+            setting += f", and limit the memory to {limit} by torch.cuda.set_per_process_memory_fraction"
+        return f"Recommendation: {setting}."
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
         addresses = any(None in item.fits_bounds for item in result.alternatives)
         cause = "the addresses of new segments" if addresses else "the memory that was available"
         return f"Whether one of these settings is enough depends on {cause}."
     if result.limit is not None and result.missing:
-        amount = "at least" if result.limit[0] == result.limit[1] else "up to"
+        is_short = all(item.replay.is_short for item in (result.recorded, *result.alternatives))
+        amount = "at least" if is_short and result.limit[0] == result.limit[1] else "up to"
         return f"None of these settings is enough: {amount} {size(result.missing)} more memory is required."
+    return _missing_recommendation(result)
+
+
+def _missing_recommendation(result: SettingsComparison) -> str:
+    reserved = result.verification.recording.timeline.reserved
     if result.verification.difference:
         return "No recommendation: the savings are below 5% of the reserved memory or below this difference."
+    if reserved is not None and reserved.bytes[0] >= reserved.bytes.max():
+        return (
+            "No recommendation: reserved memory did not grow while recording, so the recording does not contain what"
+            " filled it. Start the recording at the beginning of the program."
+        )
     effect = "saves 5% or more of the reserved memory" if result.alternatives else "has an effect on the requests"
+    if result.alternatives and result.reached_limit:
+        effect = "succeeds with 5% less memory than the recorded settings"
     return f"None of these settings {effect}."
 
 

@@ -98,7 +98,6 @@ def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int,
         else:
             yield BEFORE, Action.SEGMENT_ALLOC, address, nbytes, pool + (int(segment["small"]) > 0)
     pools = (recording.pool_of + (settings.round(recording.allocations.size) <= SMALL)).tolist()
-    trace = recording.trace
     for action, address, nbytes, request in run.allocator.events:
         event, pool = run.event_of(request), -1
         if action in (Action.MAP, Action.UNMAP):
@@ -106,5 +105,5 @@ def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int,
         elif action == Action.SEGMENT_ALLOC and request < len(pools):
             pool = pools[request]
         elif action == Action.SEGMENT_ALLOC:  # the request of a recorded out-of-memory error
-            pool = recording.default_pool(int(trace.stream[event]), int(trace.size[event]))
+            pool, _ = recording.failed_request(event, settings)
         yield event, action, address, nbytes, pool

@@ -183,6 +183,6 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
             "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
         )
     if memory.partly:
-        advice = "." if expandable else "; expandable_segments:True avoids most of this fragmentation."
+        advice = "." if expandable else "; expandable_segments:True often avoids this: see ipygpumem whatif."
         sentences.append(f"{size(memory.partly)} is in partly used segments, which only PyTorch can reuse{advice}")
     return tuple(sentences)

@@ -12,6 +12,7 @@ from ipygpumem.snapshot.export.text import group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.replay.block_sizes import block_sizes
+from ipygpumem.snapshot.replay.memory_limit import default_device
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     if unused <= _RELEVANT * reserved:
         return []
     text = f"peak reserved memory exceeds peak allocated memory by at least {size(unused)} ({unused / reserved:.0%})"
-    return [f"  fragmentation: {text}; see ipygpumem whatif {clip(snapshot.name)}"]
+    device = "" if timeline.device == default_device(snapshot) else f" --device {timeline.device}"
+    return [f"  fragmentation: {text}; see ipygpumem whatif {clip(snapshot.name)}{device}"]
 
 
 def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:

@@ -127,7 +127,8 @@ def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int |
 
     The request must be served regardless of the addresses of new segments.
     """
-    options: dict[str, Any] = {"limit": recording.limit[0], "operations": operations}
+    limit = {"limit": recording.limit[0], "by_fraction": recording.by_fraction}
+    options: dict[str, Any] = {**limit, "operations": operations}
     peak = 0
     for order in (False, True):
         result = run(recording, recording.settings, descending=order, **options)

@@ -36,7 +36,7 @@ class Allocator(ExpandableSegments):
 
     Attributes:
         raises_limit: Whether the limit is raised when a request would fail.
-        retries: Number of requests that were tried again after the cached segments were freed.
+        retries: Number of requests that were tried again after all cached segments were freed (``num_alloc_retries``).
         segments: Sizes in bytes of the segments that were allocated with cudaMalloc, by address.
     """
 
@@ -127,6 +127,12 @@ class Allocator(ExpandableSegments):
             for key in self._free_from(number, self._smallest_segment):
                 if key & ADDRESS_MASK in wanted and self._is_segment(key):
                     self._release(number, key, request)
+
+    def has_cached_segments(self) -> bool:
+        """Return whether a segment of the default pool that was allocated with cudaMalloc is not in use."""
+        numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
+        free = (self._free_keys(number, self._smallest_segment) for number in numbers)
+        return any(self._is_segment(key) for keys in free for key in keys)
 
     def fits(self, pool: int, rounded: int) -> bool:
         """Return whether a free block can serve a request."""

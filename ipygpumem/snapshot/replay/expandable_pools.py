@@ -26,12 +26,14 @@ class ExpandablePools:
         allocation_pools: Index of the pool of each allocation; -1 if it is unknown.
         event_pools: Index of the pool of each event; -1 if it is unknown. Events that map or unmap memory of an unknown
             pool have the index of the default pool.
+        initial_pools: Index of the pool of each segment before the first event; -1 if it is unknown.
         inferred_count: Number of pools that the file does not contain, because they were deleted before the end. Their
             indices follow those of the other pools.
     """
 
     allocation_pools: Ints
     event_pools: NDArray[Any]
+    initial_pools: NDArray[Any]
     inferred_count: int = 0
 
 
@@ -55,7 +57,7 @@ def expandable_pools(
     trace, allocations, segments = timeline.trace, timeline.allocations, snapshot.segments
     events = trace.events(Action.MAP, Action.UNMAP)
     if not len(events):
-        return ExpandablePools(pool_id, trace.pool)
+        return ExpandablePools(pool_id, trace.pool, initial["pool"])
     mapped = events[trace.action[events] == Action.MAP]
     old = initial[initial["expandable"]]
     ranges = union(np.append(trace.address[mapped], old["address"]), np.append(trace.size[mapped], old["size"]))
@@ -93,24 +95,30 @@ def expandable_pools(
     begin, end = np.full(len(pools), len(trace)), np.full(len(pools), -1)
     np.minimum.at(begin, of_event, events)
     np.maximum.at(end, of_event, events)
-    begin[segment_of(old["address"], np.full(len(old), -1))] = -1
+    initial_segment = segment_of(old["address"], np.full(len(old), -1))
+    begin[initial_segment] = -1
     end[final] = len(trace)
     stream, is_large = np.zeros(len(pools), np.int64), np.zeros(len(pools), np.bool_)
+    stream[initial_segment] = np.maximum(old["stream"], 0)
     stream[of_event], is_large[segment[~small]] = trace.stream[events], True
-    is_used = np.zeros(len(pools), np.bool_)
-    is_used[segment] = True
-    is_used[-1] = False
+    is_used = np.bincount(segment[segment >= 0], minlength=len(pools)) > 0
     kind = 2 * np.searchsorted(distinct(stream), stream) + is_large
     default = default_pool(snapshot.pools)
     is_default = is_used & (pools == default)
     inferred = np.flatnonzero(is_used & (pools < 0) & (default >= 0))  # a file without pools has only default pools
     inferred = inferred[_overlaps(kind * factor + begin + 1, kind * factor + end + 1, inferred, is_default)]
     pools[inferred] = len(snapshot.pools) + np.arange(len(inferred))
-    event_pools = trace.pool.astype(np.int64)
-    known_or_default = np.where(pools < 0, default, pools)[of_event]
-    event_pools[events] = np.where(event_pools[events] < 0, known_or_default, event_pools[events])
+    event_pools = _completed(trace.pool, events, np.where(pools < 0, default, pools)[of_event])
+    initial_pools = _completed(initial["pool"], np.flatnonzero(initial["expandable"]), pools[initial_segment])
     allocation_pools = np.where((segment >= 0) & (pool_id < 0), pools[segment], pool_id)
-    return ExpandablePools(allocation_pools, event_pools, len(inferred))
+    return ExpandablePools(allocation_pools, event_pools, initial_pools, len(inferred))
+
+
+def _completed(pools: NDArray[Any], rows: Ints, inferred: Ints) -> Ints:
+    """Return pools in which the unknown pools of some rows are replaced."""
+    result = pools.astype(np.int64)
+    result[rows] = np.where(result[rows] < 0, inferred, result[rows])
+    return result
 
 
 def default_pool(pools: Sequence[tuple[int, int]]) -> int:

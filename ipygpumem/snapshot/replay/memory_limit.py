@@ -8,8 +8,15 @@ from ipygpumem.snapshot.model.columns import Action
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+
+def default_device(snapshot: SnapshotData) -> int:
+    """Return the device to which a comparison of settings refers by default."""
+    failed = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
+    return max(failed, key=lambda timeline: timeline.requested.peak()[1], default=snapshot.timeline(None)).device
 
 
 def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> tuple[int, int | None]:
@@ -34,6 +41,41 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
         known = min(limits, default=known)
         upper = before + segment - 1 if upper is None else min(upper, before + segment - 1)
     return (int(reserved.bytes.max()), upper) if known is None else (known, known)
+
+
+def limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
+    """Return whether the memory was limited by ``set_per_process_memory_fraction``, not by the memory of the device.
+
+    This refers to the last request that failed or, if none failed, to the end of the recording.
+    """
+    ooms, trace, reserved = timeline.trace.events(Action.OOM), timeline.trace, timeline.reserved
+    if not len(ooms) or reserved is None:
+        return program_limit(snapshot, timeline) is not None
+    event = int(ooms[-1])
+    free, limit = trace.device_free.get(event), snapshot.own.device_limits.get(timeline.device)
+    before = int(reserved.bytes[event])
+    if free is not None and free < settings.segment_size(int(trace.size[event])):
+        return limit is not None and before <= limit < before + free
+    return free is not None or limit is not None
+
+
+def limit_of_retries(recording: Recording) -> int | None:
+    """Return an upper bound in bytes on the limit of reserved memory if no request failed; None if it is unknown.
+
+    The limit was too low for each new segment before which cached segments were freed.
+    """
+    trace, reserved = recording.trace, recording.timeline.reserved
+    if recording.settings.collection_threshold or reserved is None:  # segments were freed before the limit was reached
+        return None
+    releases = [item for item in recording.special if not isinstance(item, int) and item.retry]
+    served = [(item.first, item.first + item.count) for item in releases]
+    bounds = [
+        int(reserved.bytes[first] + trace.size[event]) - 1
+        for first, event in served
+        if trace.action[event] == Action.SEGMENT_ALLOC
+    ]
+    upper = min(bounds, default=None)
+    return upper if upper is not None and upper >= recording.limit[0] else None
 
 
 def program_limit(snapshot: SnapshotData, timeline: Timeline) -> int | None:

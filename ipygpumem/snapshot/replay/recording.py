@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,12 @@ from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_pools
 from ipygpumem.snapshot.replay.free_blocks import Pool
-from ipygpumem.snapshot.replay.memory_limit import available_memory, program_limit
+from ipygpumem.snapshot.replay.memory_limit import (
+    available_memory,
+    limit_of_retries,
+    limited_by_fraction,
+    program_limit,
+)
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
-_RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
+RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
 ADDRESS_LIMIT = 1 << 48
 """Lowest simulated address, which is higher than any address of a process."""
 
@@ -87,8 +91,10 @@ class Recording:
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
-            none failed, on the limit that the program had set. They are equal if it is known; the upper bound is None
-            if it is unknown and no request failed.
+            none failed, on the limit of reserved memory. They are equal if it is known; the upper bound is None if no
+            request failed and no cached segments were freed in order to serve a request.
+        by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
+        last_failed: Event of the last out-of-memory error; None if there is none.
         problem: Reason why the recording cannot be replayed; empty if it can be.
         work_limit: Limit on the work of replays.
     """
@@ -105,6 +111,7 @@ class Recording:
         if self.problem:
             return
         self.initial: AllocatorState = snapshot.history(device).at(-1)
+        self.last_failed: int | None = max(self.trace.events(Action.OOM).tolist(), default=None)
         self.special: list[ReleasedSegments | int] = []
         if (find_range(self.initial.segments, self.initial.blocks["address"]) < 0).any():
             self.problem = "the file does not contain the segments of all blocks"
@@ -115,10 +122,11 @@ class Recording:
         events = sum(len(timeline.trace) for timeline in snapshot.timelines)
         self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks), len(self.trace) / events)
         self.pools, self.pool_of = self._assign_pools()
-        pools = enumerate(self.pools)
-        self._default_pools = sorted((pool.stream, i) for i, pool in pools if not (pool.private or pool.small))
         self.limit = available_memory(snapshot, timeline, self.settings)
+        self.by_fraction = limited_by_fraction(snapshot, timeline, self.settings)
         self.operations, self.events = self._list_operations()
+        if self.limit[1] is None:
+            self.limit = self.limit[0], limit_of_retries(self)
 
     def _has_possible_addresses(self) -> bool:
         """Return whether all recorded addresses are lower than the simulated addresses, which `FreeBlocks` requires."""
@@ -150,8 +158,10 @@ class Recording:
         self._default = default = default_pool(snapshot.pools)
         private = set(range(len(snapshot.pools) + completed.inferred_count)) - {default}
         pool_id = np.where(completed.allocation_pools < 0, default, completed.allocation_pools)
-        streams = np.append(stream, initial["stream"])
-        ids = np.append(pool_id, np.where(initial["pool"] < 0, default, initial["pool"]))
+        failed = trace.events(Action.OOM)
+        streams = np.concatenate([stream, initial["stream"], trace.stream[failed]])
+        ids = np.concatenate([pool_id, completed.initial_pools, trace.pool[failed]])
+        ids[ids < 0] = default
         handles = distinct(streams)
         keys = ids * len(handles) + np.searchsorted(handles, streams)
         pairs = distinct(keys)
@@ -162,7 +172,8 @@ class Recording:
             for pair in (divmod(key, len(handles)) for key in pairs.tolist())
             for small in (False, True)
         ]
-        self.segment_pools = inverse[len(rows) :] * 2
+        self.segment_pools, failed_pools = np.split(inverse[len(rows) :] * 2, [len(initial)])
+        self._failed_pools = dict(zip(failed.tolist(), failed_pools.tolist(), strict=True))
         return pools, inverse[: len(rows)] * 2
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -184,7 +195,7 @@ class Recording:
     def _releases(self) -> list[ReleasedSegments | int]:
         """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
         trace = self.trace
-        events = trace.events(*_RELEASES)
+        events = trace.events(*RELEASES)
         actions = np.append(trace.action, Action.OTHER)
         starts = np.flatnonzero(np.diff(events, prepend=-2) != 1)
         ends = np.append(starts[1:], len(events))[: len(starts)]
@@ -202,7 +213,7 @@ class Recording:
     def _pools_of(self, events: Ints) -> set[int]:
         """Return the indices of the pools to which freed segments belonged."""
         trace, pools = self.trace, self._pool_of_event[events]
-        if 2 * len(self._default_pools) == len(self.pools):
+        if not any(pool.private for pool in self.pools):
             return {self._default}
         unknown = events[pools < 0]  # before torch 2.12
         rows, addresses = self._rows_by_address
@@ -222,8 +233,9 @@ class Recording:
         if trace.stack[event] != trace.stack[following]:  # PyTorch uses the stack of the request for both events
             return False
         limit = program_limit(self.snapshot, self.timeline)
-        if reserved is None or limit is None or self.settings.collection_threshold:
+        if reserved is None or self.settings.collection_threshold or (limit is None and trace.stack[event] >= 0):
             return True
+        limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
         return trace.action[following] != Action.SEGMENT_ALLOC or before + int(trace.size[following]) > limit
 
@@ -232,17 +244,15 @@ class Recording:
         largest_segment = int(self.initial.segments["size"].max(initial=0))
         return settings.without_ineffective(self.allocations.size, largest_segment)
 
-    def default_pool(self, stream: int, rounded: int) -> int:
-        """Return the index of the default pool that serves requests of a size in a stream."""
-        place = bisect_left(self._default_pools, (stream,))  # a dict could have keys with colliding hashes
-        pools = self._default_pools[place : place + 1]
-        return int(rounded <= SMALL) + next((number for handle, number in pools if handle == stream), 0)
+    def failed_request(self, event: int, settings: AllocatorSettings) -> tuple[int, int]:
+        """Return the pool index and the rounded size of the request of an out-of-memory error."""
+        (rounded,) = settings.round(self.trace.size[[event]]).tolist()  # the recorded size is already rounded
+        return self._failed_pools[event] + (rounded <= SMALL), rounded
 
-    def cross_stream_frees(self) -> int:
-        """Return the number of blocks whose free was completed only after other streams had used them."""
-        allocations, count = self.allocations, len(self.trace)
-        requested = (allocations.free_requested >= 0) & (allocations.free_requested < count)
-        return int(np.count_nonzero(requested & (allocations.end != allocations.free_requested + 1)))
+    @cached_property
+    def reached_limit(self) -> bool:
+        """Whether a request failed, or segments were freed in order to serve a request."""
+        return any(isinstance(item, int) or item.retry for item in self.special)
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:

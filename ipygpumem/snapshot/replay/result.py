@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
-from ipygpumem.snapshot.replay.address_ranges import overlap, union
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
+from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
 from ipygpumem.snapshot.replay.verification import grade_of_replay, verified
 
 if TYPE_CHECKING:
@@ -33,29 +32,6 @@ _REPLAYS_PER_COMPARISON = 100
 """Number of replays, in addition to searches for the smallest limit, that a comparison of settings requires."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedMemory(PlainData):
-    """Reserved memory that contains no requested bytes, at the peak of reserved memory. Sizes are in bytes.
-
-    Attributes:
-        event: Event of the peak.
-        reserved: Reserved memory.
-        requested: Requested bytes of the blocks in use.
-        rounding: Bytes that were added to requests by rounding.
-        not_split: Remainders of blocks in use that were too small to be split off.
-        used_later: Free memory that served a later request.
-        never_used: Free memory that served no later request.
-    """
-
-    event: int
-    reserved: int
-    requested: int
-    rounding: int
-    not_split: int
-    used_later: int
-    never_used: int
-
-
 @dataclass(frozen=True, eq=False)
 class Replay:
     """A recording as it would have been with given settings and a given capacity. Sizes are in bytes.
@@ -64,15 +40,19 @@ class Replay:
         device: Device index.
         settings: Settings of the replay.
         capacity: Limit of reserved memory; None without a limit.
-        grade: ``"exact"``; ``"range"`` if the result depends on the unknown addresses of new segments; or
+        grade: ``"exact"``, provided that the program did not call `torch.cuda.empty_cache` when there was nothing to
+            free, which is not recorded; ``"range"`` if the result depends on the unknown addresses of new segments; or
             ``"approximate"``.
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
-        allocated_peak: Maximum of the total size of the blocks in use.
-        failure: The first request that failed and that ended the replay, or a recorded out-of-memory error that would
-            occur with these settings, too; None if all requests were served.
-        served: Events of recorded out-of-memory errors that would not have occurred.
-        retries: Number of requests that were served only after cached segments were freed.
+        allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``.
+        failure: The first request that failed although it was served in the recording, which ends the replay, or the
+            last recorded out-of-memory error, if it would occur with these settings, too; otherwise None. After earlier
+            out-of-memory errors, the program continued.
+        served: Events of recorded out-of-memory errors that would not have occurred. The memory of these requests is
+            in use only at this event.
+        retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
+            in `torch.cuda.memory_stats`.
         cuda_mallocs: Number of segments or ranges that were allocated or mapped.
         cuda_frees: Number of segments or ranges that were freed or unmapped.
     """
@@ -91,6 +71,8 @@ class Replay:
     cuda_frees: int
     _run: ReplayRun = field(repr=False)
     _recorded: bool = field(repr=False)
+    _by_fraction: bool = field(repr=False)
+    _sufficient: list[int] = field(default_factory=list, repr=False)
 
     @cached_property
     def reserved(self) -> Curve:
@@ -129,7 +111,7 @@ class Replay:
         ones, are not sufficient. For other recordings, the value is an upper bound. A larger limit is not always
         sufficient: see ``failing_capacity``.
         """
-        return self._capacities.limit
+        return min([self._capacities.limit, *self._sufficient])
 
     @property
     def failing_capacity(self) -> int | None:
@@ -138,19 +120,26 @@ class Replay:
 
     @cached_property
     def _capacities(self) -> SmallestCapacity:
-        lowest, threshold = self.allocated_peak, self.settings.collection_threshold
+        lowest, threshold = int(self._run.allocated(only_last=True).max()), self.settings.collection_threshold
         # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
         estimate = self._run_again(limit=lowest, raises_limit=True, **_SIMULATED).allocator.limit
+        estimate = min([estimate, *self._sufficient])
         probes = min(_PROBES, 2 * _LONG // len(self._run.recording.trace)) if self.is_short else None
 
         def sufficient(limit: int) -> int | None:
+            if self._is_as_recorded(limit):
+                return self.reserved_peak
+            if limit < self._lowest_capacity:
+                return None
             result = self._run_again(limit=limit, **_SIMULATED)
             if result.failure is not None:
                 return None
             # without garbage collection, a run is the same with a limit that it did not reach
-            return limit if threshold else min(max(result.allocator.peak, lowest), limit)
+            return limit if threshold else min(result.allocator.peak, limit)
 
         def highest() -> int:
+            if self._is_as_recorded(self.reserved_peak):
+                return self.reserved_peak
             peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
             return int(peak / threshold) + 1 if threshold else peak  # collection starts at this share of the limit
 
@@ -162,44 +151,45 @@ class Replay:
 
         Longer recordings than ``is_short`` are replayed for one of the possible orders of addresses only.
         """
-        if capacity < self.allocated_peak:
+        if capacity < self._lowest_capacity:
             return False
-        several = self.is_short and not self.settings.expandable
-        outcomes = {
-            self._run_again(limit=capacity, **_SIMULATED, descending=descending).failure is None
-            for descending in ((False, True) if several else (False,))
-        }
-        return outcomes.pop() if len(outcomes) == 1 else None
+        if self._is_as_recorded(capacity):
+            return True
+        orders = (False, True) if self.is_short and not self.settings.expandable else (False,)
+        runs = [self._run_again(limit=capacity, **_SIMULATED, descending=descending) for descending in orders]
+        outcomes = [run.failure is None for run in runs]
+        if outcomes[0]:
+            self._sufficient.append(capacity)
+        return outcomes[0] if outcomes[0] == outcomes[-1] else None
+
+    @cached_property
+    def _lowest_capacity(self) -> int:
+        """Peak of the total rounded size of the requests, without remainders that other addresses may avoid."""
+        run, allocations = self._run, self._run.recording.allocations
+        rounded = np.minimum(self.settings.round(allocations.size), np.asarray(run.sizes, np.int64))
+        in_use = allocations.in_use(rounded, len(run.recording.trace))
+        last = run.recording.last_failed
+        if last is not None and last in run.served:
+            in_use[last + 1] += run.recording.failed_request(last, self.settings)[1]
+        return int(in_use.max())
+
+    def _is_as_recorded(self, capacity: int) -> bool:
+        """Return whether all requests would be served at the recorded addresses, which are unknown otherwise."""
+        by_fraction = self._by_fraction and (self.settings.expandable or self.settings.collection_threshold > 0)
+        depends = by_fraction or self._run.recording.reached_limit
+        return self._recorded and not self.reason and not depends and capacity >= self.reserved_peak
 
     @cached_property
     def waste(self) -> UnusedMemory:
         """Reserved memory that contains no requested bytes at the peak of reserved memory."""
-        recording = self._run.recording
-        allocations = recording.allocations
-        event = self.reserved.peak()[0]
-        live = allocations.live(event)
-        sizes, addresses = np.asarray(self._run.sizes, np.int64), np.asarray(self._run.addresses, np.int64)
-        requested = int(allocations.size[live].sum())
-        rounded = np.minimum(self.settings.round(allocations.size[live]), sizes[live])
-        state = self.state(event)
-        later = np.flatnonzero((allocations.start > event) & (sizes > 0))
-        occupied = union(addresses[live], sizes[live])
-        either = union(np.append(addresses[live], addresses[later]), np.append(sizes[live], sizes[later]))
-        segments = state.segments
-        used_later = overlap(either, segments) - overlap(occupied, segments)
-        free = state.reserved - int(sizes[live].sum())
-        return UnusedMemory(
-            event=event,
-            reserved=state.reserved,
-            requested=requested,
-            rounding=int(rounded.sum()) - requested,
-            not_split=int((sizes[live] - rounded).sum()),
-            used_later=used_later,
-            never_used=free - used_later,
-        )
+        return unused_memory(self._run, self.state(self.reserved.peak()[0]))
 
     def state(self, event: int) -> AllocatorState:
-        """Return the simulated segments and blocks right after an event. The sizes of all blocks are known."""
+        """Return the simulated segments and blocks right after an event. The sizes of all blocks are known.
+
+        A block whose ``row`` is -1 serves the request of a recorded out-of-memory error. After a failure that ended the
+        replay, the state remains the same.
+        """
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):
             raise OptionError(f"device {self.device} has no event {event}")
@@ -213,11 +203,16 @@ class Replay:
         for number, (address, nbytes, expandable) in enumerate(sorted(rows)):
             segments["address"][number], segments["size"][number] = address, nbytes
             segments["expandable"][number] = expandable
-        live = allocations.live(event)
+        live = allocations.live(min(event, part.end))
+        live = live[np.asarray(part.sizes)[live] > 0]
         blocks = np.zeros(len(live), BLOCK)
         blocks["address"], blocks["rounded"] = np.asarray(part.addresses)[live], np.asarray(part.sizes)[live]
         blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]
         blocks["pending"] = allocations.free_requested[live] <= event
+        if event in part.served:
+            requested, stack = int(recording.trace.size[event]), int(recording.trace.stack[event])
+            block = (part.served[event][0], requested, part.served[event][1], -1, stack, False)
+            blocks = np.append(blocks, np.asarray([block], BLOCK))
         return AllocatorState(self.device, event, segments, blocks[np.argsort(blocks["address"], kind="stable")])
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,7 +240,7 @@ class Replay:
     def _run_again(self, **options: Any) -> ReplayRun:
         defaults = {
             "limit": self.capacity,
-            "by_fraction": self.settings.collection_threshold > 0,
+            "by_fraction": self._by_fraction,
             "recorded": self._recorded,
         }
         return run(self._run.recording, self.settings, **(defaults | options))
@@ -261,9 +256,17 @@ def parse_capacity(capacity: int | str) -> int:
 
 
 def replay(
-    snapshot: SnapshotData, device: int | None = None, settings: str | None = None, capacity: int | str | None = None
+    snapshot: SnapshotData,
+    device: int | None = None,
+    settings: str | None = None,
+    capacity: int | str | None = None,
+    *,
+    by_fraction: bool = False,
 ) -> Replay:
-    """Replay the recording of a device. `Snapshot.replay` describes the arguments."""
+    """Replay the recording of a device. `Snapshot.replay` describes the other arguments.
+
+    ``by_fraction``: Whether limits are set by ``set_per_process_memory_fraction``, as for garbage collection.
+    """
     verification = verified(snapshot, snapshot.timeline(device).device)
     recording = verification.recording
     limit = None if capacity is None else parse_capacity(capacity)
@@ -273,11 +276,8 @@ def replay(
     if settings is not None and chosen.collection_threshold and limit is None:
         raise OptionError("garbage_collection_threshold requires a memory limit: specify the capacity, such as 24 GiB")
     as_recorded = settings is None and limit is None
-    result = (
-        verification.run
-        if as_recorded
-        else run(recording, chosen, limit=limit, by_fraction=chosen.collection_threshold > 0)
-    )
+    by_fraction = by_fraction or chosen.collection_threshold > 0
+    result = verification.run if as_recorded else run(recording, chosen, limit=limit, by_fraction=by_fraction)
     grade, reason = grade_of_replay(recording, verification, chosen, as_recorded=as_recorded)
     events = result.allocator.events
     mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
@@ -296,4 +296,5 @@ def replay(
         cuda_frees=len(events) - mallocs,
         _run=result,
         _recorded=as_recorded,
+        _by_fraction=by_fraction,
     )

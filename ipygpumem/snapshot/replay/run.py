@@ -13,7 +13,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.initial_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
-from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
+from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT, RELEASES
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import LongReplayError
 
@@ -59,8 +59,10 @@ class ReplayRun:
         allocator: The allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
-        failure: The first request that failed. The replay ends with the first one that did not fail in the recording.
-        served: Events of recorded out-of-memory errors whose request was served.
+        failure: The first request that failed although it was served in the recording, which ends the replay, or the
+            last recorded out-of-memory error, if its request fails again. The program continued after earlier errors.
+        served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
+            The block is freed right after this event, because the further use of the memory is unknown.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -70,7 +72,7 @@ class ReplayRun:
     addresses: array[int]
     sizes: array[int]
     failure: FailedRequest | None = None
-    served: list[int] = field(default_factory=list)
+    served: dict[int, tuple[int, int]] = field(default_factory=dict)
     end: int = 0
     cost: float = 0.0
 
@@ -91,9 +93,21 @@ class ReplayRun:
         change[0] += self.allocator.reserved - int(change.sum())
         return np.cumsum(change, out=change)
 
-    def allocated(self) -> Ints:
-        """Return the total size in bytes of the blocks in use before the first event and after each event."""
-        return self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
+    def allocated(self, *, only_last: bool = False) -> Ints:
+        """Return the total size in bytes of the blocks in use before the first event and after each event.
+
+        ``only_last``: Whether to omit the blocks of all but the last recorded out-of-memory error.
+
+        After a failure that ended the replay, it remains the same.
+        """
+        values = self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
+        for event, (_, size) in self.served.items():
+            if only_last and event != self.recording.last_failed:
+                continue
+            values[event + 1] += size
+        end = max(self.end, 0)
+        values[end + 1 :] = values[end]
+        return values
 
     def fail(self, event: int, rounded: int, segment: int | None = None) -> None:
         """Set ``failure`` to the first failed request. By default, it would have needed a segment of the usual size."""
@@ -260,17 +274,25 @@ def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> Non
         partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
         if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
             allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
+            allocator.retries += not allocator.has_cached_segments()
         elif recorded or not item.retry:
             allocator.release_cached(operation, item.private, only_private=item.only_private)
+            allocator.retries += item.retry
         return
-    size = int(recording.trace.size[item])
-    pool = recording.default_pool(int(recording.trace.stream[item]), size)
-    if recorded:
-        if allocator.fits(pool, size):
-            result.served.append(item)
+    pool, rounded = recording.failed_request(item, allocator.settings)
+    is_last = item == recording.last_failed
+    if recorded and not allocator.fits(pool, rounded):
+        if recording.trace.action[item - 1] not in RELEASES:
+            allocator.retries += not allocator.settings.throws
+        if is_last:
+            result.fail(item, rounded)
         return
+    raises_limit, allocator.raises_limit = allocator.raises_limit, allocator.raises_limit and is_last
     try:
-        allocator.free(pool, *allocator.allocate(pool, size, operation))
-        result.served.append(item)
+        block = allocator.allocate(pool, rounded, operation)
+        allocator.free(pool, *block)
+        result.served[item] = block
     except ReplayedOutOfMemoryError:
-        result.fail(item, size)
+        if is_last:
+            result.fail(item, rounded)
+    allocator.raises_limit = raises_limit

@@ -123,9 +123,11 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
         event: The out-of-memory error or the allocation.
     """
     failed, curve = recording.trace.action[event] == Action.OOM, recording.timeline.reserved
-    rounded, end = int(recording.trace.size[event]), event + failed
+    end, is_known = event + failed, True
     if failed:
-        serving = recording.default_pool(int(recording.trace.stream[event]), rounded)
+        serving, rounded = recording.failed_request(event, recording.settings)
+        # before torch 2.12, the request may have been made in a private pool
+        is_known = recording.trace.pool[event] >= 0 or not any(pool.private for pool in recording.pools)
     else:
         (row,) = np.flatnonzero(recording.allocations.start == event)
         rounded = int(recording.settings.round(recording.allocations.size[row]))
@@ -159,8 +161,8 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
         segments=len(partly_used),
         largest=max((size for segment in partly_used for size in segment.free), default=0),
         lines=lines,
-        smallest=_smallest(result, used, serving, rounded),
-        changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]),
+        smallest=_smallest(result, used, serving, rounded) if is_known else None,
+        changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]) if is_known else (),
     )
 
 

@@ -257,20 +257,21 @@ def _divisions(text: str) -> tuple[int, ...]:
     if not text.startswith("["):
         return (_power_of_two(name, text),) * _INTERVALS
     divisions = [0] * _INTERVALS
-    next_entry = 0
+    last = 0
+    is_first = True
     for item in text[1:-1].split(","):
         key, separator, value = (part.strip() for part in item.partition(":"))
         if not separator:
             raise OptionError(f"{name}: {item!r} is invalid: expected SIZE:DIVISIONS")
         count = 0 if value == "0" else _power_of_two(name, value)
         if key == ">":
-            divisions[next_entry:] = [count] * (_INTERVALS - next_entry)
+            divisions[last + 1 :] = [count] * (_INTERVALS - last - 1)
             continue
         entry = min(_power_of_two(name, key).bit_length() - 1, _INTERVALS - 1)
-        if next_entry == 0:
+        if is_first:
             divisions[:entry] = [count] * entry
         divisions[entry] = count
-        next_entry = entry + 1
+        last, is_first = entry, False
     return tuple(divisions)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.replay.memory_limit import default_device
 from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
 from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -46,12 +47,21 @@ class Alternative:
             5%.
         fits_bounds: Whether all requests are served within each of the bounds of `SettingsComparison.limit`; None if it
             depends on the unknown addresses of new segments, or if there is no limit.
+        baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded one or, if the settings
+            require a limit and a capacity was given, the one within this capacity. None if the recorded settings do
+            not fit into it.
     """
 
     settings: str
     replay: Replay
     peaks: tuple[int, int]
     fits_bounds: tuple[bool | None, bool | None]
+    baseline: int | None
+
+    @property
+    def collects(self) -> bool:
+        """Whether the settings contain ``garbage_collection_threshold``, which has no effect without a limit."""
+        return self.replay.settings.collection_threshold > 0
 
     @property
     def fits(self) -> bool | None:
@@ -65,6 +75,7 @@ class Alternative:
             "settings": self.settings,
             "fits": self.fits,
             "peaks": list(self.peaks),
+            "baseline": self.baseline,
             "replay": self.replay.to_dict(),
         }
 
@@ -103,19 +114,29 @@ class SettingsComparison:
         return len(self.verification.recording.trace.events(Action.OOM)) > 0
 
     @property
-    def recommended(self) -> Alternative | None:
-        """The best alternative if it prevents the recorded failure or saves at least 5% of the reserved memory.
+    def reached_limit(self) -> bool:
+        """Whether memory ran short in the recording, so that it does not show the reserved memory without a limit."""
+        return self.verification.recording.reached_limit
 
-        None if the error of the replay with the recorded settings is larger than the advantage.
+    @property
+    def recommended(self) -> Alternative | None:
+        """The best alternative that prevents the recorded failure or saves at least 5% of the reserved memory.
+
+        If memory ran short without a failure, it must lower the smallest sufficient limit by at least 5%. None if the
+        error of the replay with the recorded settings is larger than the advantage.
         """
-        best, recorded = self.alternatives[0] if self.alternatives else None, self.recorded
-        if best is None or best.replay.failure is not None:
-            return None
+        return next(filter(self._is_worthwhile, self.alternatives), None)
+
+    def _is_worthwhile(self, item: Alternative) -> bool:
         error = self.verification.largest_error
-        if self.limit is not None and recorded.fits != best.fits:
-            return best if best.fits and best.replay.smallest_capacity + error <= self.limit[0] else None
-        saved = recorded.peaks[1] - best.peaks[1]
-        return best if saved >= max(_WORTHWHILE * recorded.peaks[1], error) else None
+        if item.replay.failure is not None or item.fits is False:
+            return False
+        if self.limit is not None and self.recorded.fits != item.fits:
+            return item.fits is True and item.replay.smallest_capacity + error <= self.limit[0]
+        baseline, value = item.baseline, item.peaks[1]
+        if self.reached_limit and not self.failed:
+            baseline, value = self.recorded.replay.smallest_capacity, item.replay.smallest_capacity
+        return baseline is not None and baseline - value >= max(_WORTHWHILE * baseline, error)
 
     @property
     def missing(self) -> int:
@@ -155,7 +176,8 @@ def compare_settings(
 
     Args:
         snapshot: The snapshot.
-        device: Device index; by default the device with the highest peak.
+        device: Device index; by default the device with the highest peak among those on which a request failed or, if
+            none failed, among all devices.
         settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default the default settings and `SETTINGS`.
         capacity: Limit of reserved memory, such as ``"24 GiB"``.
 
@@ -163,7 +185,7 @@ def compare_settings(
         ReplayError: The recording cannot be replayed.
         OptionError: A setting or the capacity is invalid.
     """
-    verification = verified(snapshot, snapshot.timeline(device).device)
+    verification = verified(snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device)
     texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     limit, work = None if capacity is None else parse_capacity(capacity), verification.recording.work_limit
     with work.limited(work.seconds * max(1, len(texts) / len(SETTINGS))):
@@ -174,15 +196,23 @@ def _compare(
     snapshot: SnapshotData, verification: Verification, texts: list[str], capacity: int | None
 ) -> SettingsComparison:
     recording = verification.recording
-    recorded, limit = _recorded(snapshot, verification, capacity)
+    by_fraction = capacity is None and recording.by_fraction
+    recorded, limit = _recorded(snapshot, verification, capacity, by_fraction=by_fraction)
+
+    def baseline(*, collects: bool) -> int | None:
+        if capacity is None or not collects:
+            return recorded.peaks[1]
+        limited = replay(snapshot, recording.device, recording.settings.text(), capacity)
+        return None if limited.failure is not None else min(limited.reserved_peak, recorded.peaks[1])
 
     def alternative(text: str) -> Alternative:
         collects = AllocatorSettings.parse(text).collection_threshold > 0
-        result = replay(snapshot, recording.device, text, limit[0] if collects and limit else None)
+        minimum = limit[0] if collects and limit else None
+        result = replay(snapshot, recording.device, text, minimum, by_fraction=by_fraction)
         peak = result.reserved_peak
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        return Alternative(text, result, peaks, _fits(result, limit))
+        return Alternative(text, result, peaks, _fits(result, limit), baseline(collects=collects))
 
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -206,11 +236,11 @@ def _compare(
 
 
 def _recorded(
-    snapshot: SnapshotData, verification: Verification, capacity: int | None
+    snapshot: SnapshotData, verification: Verification, capacity: int | None, *, by_fraction: bool
 ) -> tuple[Alternative, tuple[int, int] | None]:
     """Return the `Alternative` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
     recording = verification.recording
-    result = replay(snapshot, recording.device)
+    result = replay(snapshot, recording.device, by_fraction=by_fraction)
     failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0
     low, high = recording.limit if capacity is None else (capacity, capacity)
     if failed and high is not None and not verification.difference and result.failing_capacity is None:
@@ -218,7 +248,10 @@ def _recorded(
         high = needed - 1 if low < needed <= high else high
     limit = None if high is None else (low, high)
     peak = recording.timeline.reserved_peak or 0
-    return Alternative("", result, (peak, peak), (False, False) if failed else _fits(result, limit)), limit
+    if failed or (capacity is None and limit is not None):
+        return Alternative("", result, (peak, peak), (not failed, not failed), peak), limit
+    fits = _fits(result, limit)
+    return Alternative("", result, (peak, peak), fits, peak), limit
 
 
 def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, bool | None]:

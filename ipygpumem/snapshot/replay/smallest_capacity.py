@@ -46,7 +46,7 @@ def smallest_capacity(
         sufficient: Replays the requests within a limit, and returns the smallest limit for which this replay would be
             the same; None if a request fails.
         estimate: Limit that is probably sufficient.
-        lowest: Lower bound on the result.
+        lowest: Lower bound of the bisection. Only a few limits below it are tested.
         highest: Returns a limit that is certainly sufficient.
         probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
             for a single test of ``estimate``.
@@ -61,19 +61,22 @@ def smallest_capacity(
             passing, failing = end, estimate if estimate < end else failing
         if probes is None:
             return SmallestCapacity(passing, None)
-        while passing - failing > STEP and work.left > least:
-            middle = (passing + failing) // 2 // STEP * STEP
-            middle = middle if failing < middle < passing else (passing + failing) // 2
-            result = sufficient(middle)
-            passing, failing = (passing, middle) if result is None else (result, failing)
-        count = 0
-        while count < probes and work.left > least and passing - (count + 1) * STEP >= lowest:
-            count += 1
-            result = sufficient(passing - count * STEP)
-            if result is not None:
-                passing, count = result, 0
-        near = (passing + number * STEP for number in range(1, probes + 1))
-        far = (passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1))
-        larger = sorted({limit for limit in (*near, *far) if passing < limit < end}, reverse=True)
-        failed = (limit for limit in larger if work.left > least and sufficient(limit) is None)
+        smaller: int | None = passing
+        while smaller is not None:
+            passing = smaller
+            while passing - failing > STEP and work.left > least:
+                middle = (passing + failing) // 2 // STEP * STEP
+                middle = middle if failing < middle < passing else (passing + failing) // 2
+                result = sufficient(middle)
+                passing, failing = (passing, middle) if result is None else (result, failing)
+            tested = [passing - number * STEP for number in range(1, probes + 1)]
+            distance = (passing - lowest) // (probes + 1)
+            far = ((passing - number * distance) // STEP * STEP for number in range(1, probes + 1))
+            tested += [limit for limit in far if limit < passing - probes * STEP]
+            found = (sufficient(limit) for limit in tested if work.left > least)
+            smaller, failing = next((limit for limit in found if limit is not None), None), lowest - 1
+        larger = {passing + number * STEP for number in range(1, probes + 1)}
+        larger |= {passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1)}
+        larger_first = sorted((limit for limit in larger if passing < limit < end), reverse=True)
+        failed = (limit for limit in larger_first if work.left > least and sufficient(limit) is None)
         return SmallestCapacity(passing, next(failed, None))

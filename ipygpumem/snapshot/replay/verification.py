@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.recording import Recording, ReplayError
+from ipygpumem.snapshot.replay.recording import RELEASES, Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _PRIME = 1_000_003
-_RELEASES = (Action.SEGMENT_FREE, Action.UNMAP)
-_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *_RELEASES)
+_SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,16 @@ def verify(recording: Recording) -> Verification:
     return Verification(recording, result, f"event {event:,}: {text}" if text else "", error)
 
 
+def _cross_stream_frees(recording: Recording) -> int:
+    """Return the number of blocks whose free was completed only after other streams had used them."""
+    allocations, count = recording.allocations, len(recording.trace)
+    requested = (allocations.free_requested >= 0) & (allocations.free_requested < count)
+    return int(np.count_nonzero(requested & (allocations.end != allocations.free_requested + 1)))
+
+
 def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
     """Return segment events. Segments that were freed together are ordered by address."""
-    groups = groupby(events, lambda event: event[0] in _RELEASES)
+    groups = groupby(events, lambda event: event[0] in RELEASES)
     return [event for released, group in groups for event in (sorted(group) if released else group)]
 
 
@@ -144,11 +150,13 @@ def grade_of_replay(
     older = len(recording.initial.blocks)
     if older:
         reasons.append(f"the addresses of {many(older, 'block')} from before the recording are kept")
-    pending = recording.cross_stream_frees()
+    pending = _cross_stream_frees(recording)
     if pending:
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
     if any(pool.private for pool in recording.pools):
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
+    if any(not isinstance(item, int) and not item.retry for item in recording.special):
+        reasons.append("calls of torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:
         return "approximate", "; ".join(reasons)
     if settings.expandable:

@@ -7,6 +7,7 @@ import pytest
 
 from ipygpumem.cli import main
 from ipygpumem.features.whatif.table import blockers_table
+from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot import files
 
@@ -27,11 +28,12 @@ def test_table(capsys):
     assert lines[1:5] == [
         "reserved peak fits from within 1,716 to 1,740 MiB",
         "as recorded 1,716 MiB 1,740 MiB out of memory",
-        "expandable_segments:True 1,700 MiB 1,664 MiB yes",
+        "expandable_segments:True 1,700 MiB 1,656 MiB yes",
         "max_split_size_mb:32 1,788 MiB 1,748 MiB out of memory",
     ]
     assert "The memory available to PyTorch when the request failed is known only to be in this range." in lines
-    assert "Recommendation: set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported." in lines
+    setting = "set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported"
+    assert f"Recommendation: {setting} (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)." in lines
     assert "project/experiment.py:18 forward 180 MiB 60 MiB 192 MiB 24" in lines
     assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
 
@@ -51,15 +53,21 @@ def test_default_settings(capsys):
     """They are compared if the program had others. Settings with the same effect are not repeated."""
     file = str(DATA / "max_split.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "", "--set", "max_split_size_mb:512")
-    assert " ".join(output.splitlines()[3].split()) == "default settings 2,588 MiB +126% 1,160 MiB"
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert lines[1:4] == [
+        "reserved peak fits from within 1,146 to 1,154 MiB",
+        "as recorded 1,146 MiB 1,120 MiB yes",
+        "default settings 2,588 MiB 1,160 MiB out of memory",
+    ]
+    assert "\nMemory ran short while recording: PyTorch freed cached segments" in output
     assert "\nThe replay with the recorded settings (max_split_size_mb:64) agrees with the recording: " in output
-    assert "\nThese settings have no effect on the requests: max_split_size_mb:512.\n" in output
+    assert "\nThese settings have no effect compared with the default settings: max_split_size_mb:512.\n" in output
 
 
 def test_result_depends_on_addresses(capsys):
     file, setting = str(DATA / "collection.pickle.xz"), "roundup_power2_divisions:4"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1250MiB")
-    assert output.splitlines()[3].endswith("1,242 MiB  depends on addresses")
+    assert output.splitlines()[3].endswith("1,252 MiB  depends on addresses")
     assert "\nWhether one of these settings is enough depends on the addresses of new segments.\n" in output
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1200MiB")
     assert output.splitlines()[3].endswith("out of memory")
@@ -104,6 +112,24 @@ def test_larger_limits_that_fail(capsys):
     assert note in output
 
 
+def test_garbage_collection_requires_a_limit(capsys):
+    """Its peak is compared with that of the recorded settings within the same limit."""
+    file, setting = str(DATA / "cnn_steps.pickle.xz"), "garbage_collection_threshold:0.8"
+    _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "2.5GiB")
+    assert " ".join(output.splitlines()[3].split()).startswith(f"{setting} 2,206 to 2,234 MiB -12% ")
+    limit = "torch.cuda.set_per_process_memory_fraction"
+    assert f"\ngarbage_collection_threshold has no effect unless {limit} limits the memory: " in output
+    assert f"and limit the memory to 2.5 GiB by {limit}.\n" in output
+    file = str(DATA / "variable_lengths_oom.pickle.xz")
+    _, output, _ = shell(capsys, file, "--set", "garbage_collection_threshold:0.6")
+    assert "has no effect unless" not in output, "a limit of the program was reached"
+
+
+def test_recording_in_which_no_segment_was_allocated(capsys):
+    _, output, _ = shell(capsys, str(DATA / "gpt_cpp.pickle.xz"), "--set", "expandable_segments:True")
+    assert "\nNo recommendation: reserved memory did not grow while recording" in output
+
+
 def test_no_table_without_partly_used_segments(capsys):
     _, output, _ = shell(capsys, str(DATA / "cuda_graphs.pickle.xz"), "--set", "expandable_segments:True")
     lines = output.splitlines()
@@ -128,6 +154,11 @@ def test_other_devices(capsys, tmp_path):
     recording["device_traces"] = [recording["device_traces"][0], list(recording["device_traces"][0])]
     path = tmp_path / "two.pickle"
     path.write_bytes(pickle.dumps(recording))
+    snapshot = Snapshot.load(path)
+    assert snapshot.summary().count("see ipygpumem whatif two.pickle --device 1\n") == 1
+    recording["device_traces"][0] = [event for event in recording["device_traces"][0] if event["action"] != "oom"]
+    failed = compare_settings(Snapshot.load(recording), settings=["max_split_size_mb:32"])
+    assert (failed.device, failed.failed) == (1, True)
     for device, other in ((0, 1), (1, 0)):
         _, output, _ = shell(capsys, str(path), "--device", str(device), "--set", "max_split_size_mb:32")
         assert output.splitlines()[0] == f"two.pickle GPU {device}"

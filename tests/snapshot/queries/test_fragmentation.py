@@ -54,7 +54,7 @@ def test_reason_of_an_oom():
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
     limit = "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
-    advice = "which only PyTorch can reuse; expandable_segments:True avoids most of this fragmentation."
+    advice = "which only PyTorch can reuse; expandable_segments:True often avoids this: see ipygpumem whatif."
     assert oom.reason == (
         "32.0 MiB was requested.",
         "PyTorch had 102.5 MiB free in 40 blocks, the largest 7.0 MiB: none was large enough.",

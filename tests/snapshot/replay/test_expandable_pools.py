@@ -64,7 +64,8 @@ class Program:
         self.allocator.release_cached(0, frozenset([pool]), only_private=pool is not None)
         self._segment_events(known)
 
-    def snapshot(self):
+    def snapshot(self, streams=None):
+        """Return the recording. ``streams`` contains the streams of segments by address."""
         segments = []
         for start, size, number in self.allocator.mapped_ranges():
             rows = [(address, size, "active_allocated") for address, (_, size) in self.live.items()]
@@ -77,6 +78,7 @@ class Program:
             pool = self.allocator.pools[number]
             fields = {"device": 0, "address": start, "total_size": size, "stream": 0, "is_expandable": True}
             fields |= {"segment_type": "small" if pool.small else "large", "segment_pool_id": (0, pool.id)}
+            fields["stream"] = (streams or {}).get(start, 0)
             segments.append(fields | {"blocks": blocks})
         settings = {"expandable_segments": True}
         return Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": settings})
@@ -149,3 +151,39 @@ def test_deleted_pools(seed):
     private = [pool for pool in verified(snapshot, 0).recording.pools if pool.private]
     assert len({pool.id for pool in private}) == 4, "large and small requests of two pools"
     assert list(snapshot.pools) == [(0, 0)]
+
+
+def test_deleted_pool_that_is_older_than_the_recording():
+    """Its segments before the first event belong to the same pool as its blocks."""
+    program = Program()
+    program.allocate(0, 30 * MIB)
+    program.allocate(0, 1024)
+    private = [program.allocate(1, size) for size in (50 * MIB, 2048, 12 * MIB)]
+    first = len(program.trace)
+    program.free(program.allocate(0, 5 * MIB))
+    program.free(program.allocate(0, 70 * MIB))
+    for address in private:
+        program.free(address)
+    program.empty_cache(pool=1)
+    program.allocate(0, 8 * MIB)
+    program.trace = program.trace[first:]
+    assert (program.snapshot().replay().grade, program.snapshot().replay().reason) == ("exact", "")
+
+
+def test_segment_of_another_stream_that_does_not_change_while_recording():
+    """No event contains its stream, unlike the segments before the first event."""
+    program = Program(reuses_addresses=False)
+    program.allocator.pools[2:] = [Pool(0, 7, small, private=False) for small in (False, True)]
+    program.allocate(0, 30 * MIB)
+    temporary = program.allocate(0, 1024)
+    (base,) = {1 << 40, (1 << 40) + 2 * TOTAL, (1 << 40) + 4 * TOTAL} - program.reserved
+    program.allocate(1, 1024)
+    first = len(program.trace)
+    program.free(temporary)
+    program.empty_cache()
+    program.free(program.allocate(0, 2048))
+    program.empty_cache()
+    program.trace = program.trace[first:]
+    snapshot = program.snapshot(streams={base: 7})
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    assert not any(pool.private for pool in verified(snapshot, 0).recording.pools)

@@ -33,6 +33,8 @@ def test_sizes_are_multiples_of_512(size, expected):
         (600 * MIB, "roundup_power2_divisions:[256:1,512:2,>:4]", 768 * MIB),
         (1100 * MIB, "roundup_power2_divisions:[256:1,512:2,>:4]", 1280 * MIB),
         (100 * MIB + 1, "roundup_power2_divisions:[256:2,>:4]", 128 * MIB),  # entries below the first key
+        (MIB + 1, "roundup_power2_divisions:[>:4]", MIB + 512),  # the first entry is not above a key
+        (4 * MIB + 1, "roundup_power2_divisions:[>:4]", 5 * MIB),
         ((1 << 45) + 1, "roundup_power2_divisions:[64:2,>:4]", (1 << 45) + (1 << 43)),  # above the last entry
     ],
 )

@@ -115,7 +115,7 @@ def test_long_replays_are_refused(monkeypatch):
     cost = _cost(snapshot, limit=TIB)
     message = "^snapshot: device 0 cannot be replayed: replays would take too long, .* make a shorter recording$"
     monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
-    monkeypatch.setattr(work_limit, "_SECONDS", 10 * cost)
+    monkeypatch.setattr(work_limit, "_SECONDS", 5 * cost)
     snapshot.clear_caches()
     for _ in range(20):  # each call has its own limit
         assert snapshot.replay("", TIB).failure
