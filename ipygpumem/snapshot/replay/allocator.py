@@ -131,7 +131,7 @@ class Allocator(ExpandableSegments):
     def has_cached_segments(self) -> bool:
         """Return whether a segment of the default pool that was allocated with cudaMalloc is not in use."""
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
-        free = (self._free_keys(number, self._smallest_segment) for number in numbers)
+        free = (self._free_from(number, self._smallest_segment) for number in numbers)
         return any(self._is_segment(key) for keys in free for key in keys)
 
     def fits(self, pool: int, rounded: int) -> bool:
