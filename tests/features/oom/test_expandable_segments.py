@@ -8,7 +8,7 @@ import pytest
 from fakes import reports
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom import expandable_segments
-from ipygpumem.features.oom.model import FailedAllocation
+from ipygpumem.features.oom.model import AVOIDED, FailedAllocation
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
@@ -52,8 +52,15 @@ def test_panel_agrees_with_whatif(panel, tmp_path, torch, variable):
     assert compared.limit[0] - int(compared.alternatives[0].replay.reserved.bytes[event + 1]) == 18 * MIB
 
 
-def test_expandable_segments_that_are_not_enough(panel):
-    assert "expandable segments alone would not have been enough for this allocation" in panel(limit=1630)
+def test_expandable_segments_that_are_not_enough(panel, monkeypatch):
+    """The panel does not recommend them, either."""
+    sentence = f"fragmentation: free{AVOIDED}set expandable_segments:True"
+    monkeypatch.setattr(oom, "advice", lambda *_: [sentence])
+    assert sentence in panel()
+    advice = panel(limit=1630)
+    assert "expandable segments alone would not have been enough for this allocation" in advice
+    assert "fragmentation: free" in advice
+    assert sentence not in advice
 
 
 def test_no_sentence_without_a_snapshot_or_in_time(panel, monkeypatch, tmp_path):
