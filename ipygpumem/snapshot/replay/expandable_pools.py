@@ -10,6 +10,7 @@ import numpy as np
 
 from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.replay.address_ranges import union
+from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class ExpandablePools:
         event_pools: Index of the pool of each event; -1 if it is unknown. Events that map or unmap memory of an unknown
             pool have the index of the default pool.
         initial_pools: Index of the pool of each segment before the first event; -1 if it is unknown.
+        initial_small: Whether each segment before the first event belongs to a small pool.
         inferred_count: Number of pools that the file does not contain, because they were deleted before the end. Their
             indices follow those of the other pools.
     """
@@ -34,11 +36,12 @@ class ExpandablePools:
     allocation_pools: Ints
     event_pools: NDArray[Any]
     initial_pools: NDArray[Any]
+    initial_small: NDArray[np.bool_]
     inferred_count: int = 0
 
 
 def expandable_pools(
-    snapshot: SnapshotData, timeline: Timeline, initial: NDArray[Any], pool_id: Ints, small: NDArray[np.bool_]
+    snapshot: SnapshotData, timeline: Timeline, initial: NDArray[Any], pool_id: Ints, settings: AllocatorSettings
 ) -> ExpandablePools:
     """Return the pools of all allocations.
 
@@ -52,12 +55,12 @@ def expandable_pools(
         timeline: The events and allocations.
         initial: Segments before the first event, as in `AllocatorState`.
         pool_id: Index of the pool of each allocation; -1 if it is unknown.
-        small: Whether the small pool serves each allocation.
+        settings: Settings with which the recording was made.
     """
     trace, allocations, segments = timeline.trace, timeline.allocations, snapshot.segments
     events = trace.events(Action.MAP, Action.UNMAP)
     if not len(events):
-        return ExpandablePools(pool_id, trace.pool, initial["pool"])
+        return ExpandablePools(pool_id, trace.pool, initial["pool"], initial["small"] > 0)
     mapped = events[trace.action[events] == Action.MAP]
     old = initial[initial["expandable"]]
     ranges = union(np.append(trace.address[mapped], old["address"]), np.append(trace.size[mapped], old["size"]))
@@ -66,18 +69,11 @@ def expandable_pools(
         place = np.searchsorted(ranges[:, 0], address, side="right") - 1
         return np.where(address < np.append(ranges[:, 1], 0)[place], place, -1)
 
-    # events after which a range contains no mapped memory, as keys that are ordered by range and event
-    place = range_of(trace.address[events])
-    order = np.lexsort((events, place))
-    place, ordered = place[order], events[order]
-    change = np.where(trace.action[ordered] == Action.MAP, trace.size[ordered], -trace.size[ordered])
     size = np.zeros(len(ranges) + 1, np.int64)
     np.add.at(size, range_of(old["address"]), old["size"])
-    total = np.cumsum(change)
-    first = np.flatnonzero(np.diff(place, prepend=-2))
-    before = np.repeat((total - change)[first], np.diff(np.append(first, len(place))))
+    change = np.where(trace.action[events] == Action.MAP, trace.size[events], -trace.size[events])
     factor = len(trace) + 2
-    released = (place * factor + ordered + 1)[total - before + size[place] == 0]
+    released = _released(range_of(trace.address[events]), events, size, change, factor)
 
     def segment_of(address: Ints, event: Ints) -> Ints:
         """Return the index of the expandable segment that contained each address before or at an event, or -1."""
@@ -98,20 +94,42 @@ def expandable_pools(
     initial_segment = segment_of(old["address"], np.full(len(old), -1))
     begin[initial_segment] = -1
     end[final] = len(trace)
-    stream, is_large = np.zeros(len(pools), np.int64), np.zeros(len(pools), np.bool_)
+    stream, is_small = np.zeros(len(pools), np.int64), np.zeros(len(pools), np.bool_)
     stream[initial_segment] = np.maximum(old["stream"], 0)
-    stream[of_event], is_large[segment[~small]] = trace.stream[events], True
-    is_used = np.bincount(segment[segment >= 0], minlength=len(pools)) > 0
-    kind = 2 * np.searchsorted(distinct(stream), stream) + is_large
+    stream[of_event] = trace.stream[events]
+    # the allocations or, if there are none, the units in which memory is mapped show the size class
+    mapped_segment, mapped_size = np.append(of_event, initial_segment), np.append(trace.size[events], old["size"])
+    is_small[mapped_segment[mapped_size % settings.large_segment > 0]] = True
+    is_small[final] = segments.small[at_end] > 0
+    is_small[segment] = settings.round(allocations.size) <= SMALL
+    exists = begin <= end
+    exists[-1] = False
+    kind = 2 * np.searchsorted(distinct(stream), stream) + is_small
     default = default_pool(snapshot.pools)
-    is_default = is_used & (pools == default)
-    inferred = np.flatnonzero(is_used & (pools < 0) & (default >= 0))  # a file without pools has only default pools
+    is_default = exists & (pools == default)
+    inferred = np.flatnonzero(exists & (pools < 0) & (default >= 0))  # a file without pools has only default pools
     inferred = inferred[_overlaps(kind * factor + begin + 1, kind * factor + end + 1, inferred, is_default)]
     pools[inferred] = len(snapshot.pools) + np.arange(len(inferred))
     event_pools = _completed(trace.pool, events, np.where(pools < 0, default, pools)[of_event])
     initial_pools = _completed(initial["pool"], np.flatnonzero(initial["expandable"]), pools[initial_segment])
+    initial_small = initial["small"] > 0
+    initial_small[initial["expandable"]] = is_small[initial_segment]
     allocation_pools = np.where((segment >= 0) & (pool_id < 0), pools[segment], pool_id)
-    return ExpandablePools(allocation_pools, event_pools, initial_pools, len(inferred))
+    return ExpandablePools(allocation_pools, event_pools, initial_pools, initial_small, len(inferred))
+
+
+def _released(place: Ints, events: Ints, size: Ints, change: Ints, factor: int) -> Ints:
+    """Return the events after which a range contains no mapped memory, as keys that are ordered by range and event.
+
+    ``place`` contains the range of each event, ``change`` the change of its size, and ``size`` the initial sizes.
+    """
+    order = np.lexsort((events, place))
+    place, change = place[order], change[order]
+    total = np.cumsum(change)
+    first = np.flatnonzero(np.diff(place, prepend=-2))
+    before = np.repeat((total - change)[first], np.diff(np.append(first, len(place))))
+    released: Ints = (place * factor + events[order] + 1)[total - before + size[place] == 0]
+    return released
 
 
 def _completed(pools: NDArray[Any], rows: Ints, inferred: Ints) -> Ints:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, find_range
+from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.model.timeline import BEFORE
-from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
@@ -34,8 +33,6 @@ def add_initial_state(result: ReplayRun) -> None:
     for number, segment in enumerate(segments):
         address, size, small = (int(segment[name]) for name in ("address", "size", "small"))
         inside = range(blocks_of[number], blocks_of[number + 1])
-        if small < 0:  # unknown for ranges that were unmapped later
-            small = int(size % SMALL_SEGMENT == 0 and all(sizes[block] <= SMALL for block in inside))
         pool = int(recording.segment_pools[number]) + small
         if segment["expandable"]:
             ranges.setdefault(pool, []).append((address, size))

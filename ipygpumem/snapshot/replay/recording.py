@@ -152,8 +152,8 @@ class Recording:
         stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
         pool_id = snapshot.history(self.device).pools(rows)
         pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
-        small = self.settings.round(allocations.size) <= SMALL
-        completed = expandable_pools(snapshot, self.timeline, initial, pool_id, small)
+        completed = expandable_pools(snapshot, self.timeline, initial, pool_id, self.settings)
+        initial["small"] = completed.initial_small
         self._pool_of_event = completed.event_pools
         self._default = default = default_pool(snapshot.pools)
         private = set(range(len(snapshot.pools) + completed.inferred_count)) - {default}

@@ -187,3 +187,23 @@ def test_segment_of_another_stream_that_does_not_change_while_recording():
     snapshot = program.snapshot(streams={base: 7})
     assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
     assert not any(pool.private for pool in verified(snapshot, 0).recording.pools)
+
+
+@pytest.mark.parametrize("pool", [0, 1])
+def test_cached_segments_that_serve_no_request_while_recording(pool):
+    """The units in which their memory is mapped show that they are of the small or large pool."""
+    program = Program()
+    for size in (30 * MIB, 1024):
+        program.allocate(1 - pool, size)
+        program.free(program.allocate(pool, size))
+    program.allocate(pool, 50 * MIB)
+    first = len(program.trace)
+    program.allocate(1 - pool, 5 * MIB)
+    program.empty_cache(pool=1 if pool else None)
+    program.allocate(1 - pool, 8 * MIB)
+    for address in [address for address, (number, _) in program.live.items() if number >= 2]:
+        program.free(address)
+    program.empty_cache(pool=1)
+    program.allocate(0, 60 * MIB)
+    program.trace = program.trace[first:]
+    assert (program.snapshot().replay().grade, program.snapshot().replay().reason) == ("exact", "")
