@@ -11,10 +11,11 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, SMALL_SEGMENT, AllocatorState
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.simulated_state import simulated_state
 from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
 from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
 from ipygpumem.snapshot.replay.verification import grade_of_replay, verified
@@ -76,12 +77,12 @@ class Replay:
 
     @cached_property
     def reserved(self) -> Curve:
-        """Reserved memory after each event."""
+        """Reserved memory after each event. After a failure that ended the replay, it is constant."""
         return Curve(self.device, "reserved", self._run.recording.trace.time, self._run.reserved())
 
     @cached_property
     def allocated(self) -> Curve:
-        """Total size of the blocks in use after each event."""
+        """Total size of the blocks in use after each event. After a failure that ended the replay, it is constant."""
         return Curve(self.device, "allocated", self._run.recording.trace.time, self._run.allocated())
 
     @cached_property
@@ -146,11 +147,14 @@ class Replay:
         work = self._run.recording.work_limit
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
 
-    def fits(self, capacity: int) -> bool | None:
+    def fits(self, capacity: int | str) -> bool | None:
         """Return whether a limit of reserved memory serves all requests; None if it depends on unknown addresses.
+
+        ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
 
         Longer recordings than ``is_short`` are replayed for one of the possible orders of addresses only.
         """
+        capacity = parse_size(capacity)
         if capacity < self._lowest_capacity:
             return False
         if self._is_as_recorded(capacity):
@@ -185,35 +189,15 @@ class Replay:
         return unused_memory(self._run, self.state(self.reserved.peak()[0]))
 
     def state(self, event: int) -> AllocatorState:
-        """Return the simulated segments and blocks right after an event. The sizes of all blocks are known.
+        """Return the simulated segments and blocks right after an event, with the true sizes and pools.
 
-        A block whose ``row`` is -1 serves the request of a recorded out-of-memory error. After a failure that ended the
-        replay, the state remains the same.
+        The index of a pool that was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves
+        the request of a recorded out-of-memory error. After a failure that ended the replay, the state is constant.
         """
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):
             raise OptionError(f"device {self.device} has no event {event}")
-        part = self._run_again(end=event + 1)
-        allocator, allocations = part.allocator, recording.allocations
-        rows = [(address, nbytes, False) for address, nbytes in allocator.segments.items()]
-        rows += [(address, nbytes, True) for address, nbytes, _ in allocator.mapped_ranges()]
-        segments = np.zeros(len(rows), SEGMENT)
-        for name in ("stream", "stack", "pool", "small"):
-            segments[name] = -1
-        for number, (address, nbytes, expandable) in enumerate(sorted(rows)):
-            segments["address"][number], segments["size"][number] = address, nbytes
-            segments["expandable"][number] = expandable
-        live = allocations.live(min(event, part.end))
-        live = live[np.asarray(part.sizes)[live] > 0]
-        blocks = np.zeros(len(live), BLOCK)
-        blocks["address"], blocks["rounded"] = np.asarray(part.addresses)[live], np.asarray(part.sizes)[live]
-        blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]
-        blocks["pending"] = allocations.free_requested[live] <= event
-        if event in part.served:
-            requested, stack = int(recording.trace.size[event]), int(recording.trace.stack[event])
-            block = (part.served[event][0], requested, part.served[event][1], -1, stack, False)
-            blocks = np.append(blocks, np.asarray([block], BLOCK))
-        return AllocatorState(self.device, event, segments, blocks[np.argsort(blocks["address"], kind="stable")])
+        return simulated_state(self._run_again(end=event + 1), event)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results without the curves as JSON-serializable data."""

@@ -12,9 +12,9 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.initial_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT, RELEASES
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
+from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
 from ipygpumem.snapshot.replay.work_limit import LongReplayError
 
 if TYPE_CHECKING:

@@ -207,7 +207,25 @@ def test_state_after_a_failure():
     state = replay.state(replay.failure.event)
     assert state.blocks["rounded"].min() > 0
     assert int(state.blocks["rounded"].sum()) == replay.failure.allocated == replay.allocated.bytes[-1]
-    assert (replay.state(replay.failure.event + 500).blocks["row"] == state.blocks["row"]).all()
+    later = replay.state(replay.failure.event + 500)
+    for name in ("address", "rounded", "row", "pending"):
+        assert (later.blocks[name] == state.blocks[name]).all()
+    assert set(replay.reserved.bytes[replay.failure.event + 1 :].tolist()) == {state.reserved} == {later.reserved}
+
+
+@pytest.mark.parametrize("name", ["two_streams_expandable", "cuda_graphs", "gpt_small"])
+def test_state_contains_the_pools_of_segments(name):
+    snapshot = files.snapshot(name)
+    device = snapshot.timeline().device
+    last = len(snapshot.timeline().trace) - 1
+    simulated, recorded = snapshot.replay().state(last).segments, snapshot.history(device).at(last).segments
+    for column in ("address", "size", "stream", "pool", "small", "expandable"):
+        assert (simulated[column] == recorded[column]).all(), column
+
+
+def test_capacity_as_text():
+    replay = files.snapshot("gpt_small").replay()
+    assert (replay.fits("24 GiB"), replay.fits("1 GiB")) == (True, False)
 
 
 def test_recording_fits_into_its_own_peak():

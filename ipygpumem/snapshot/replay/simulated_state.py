@@ -1,4 +1,4 @@
-"""The segments and blocks from before the first event of a recording, in the allocator of a replay."""
+"""Segments and blocks of the allocator of a replay: those from before the first event, and those after an event."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
@@ -69,3 +70,32 @@ def fits_initially(result: ReplayRun) -> bool:
         result.fail(BEFORE, in_use, allocator.reserved)
         return False
     return True
+
+
+def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
+    """Return the segments and blocks after a replay that ended with an event, or with an earlier failure."""
+    recording, allocator = result.recording, result.allocator
+    allocations, trace = recording.allocations, recording.trace
+    last = min(event, result.end)
+    live = allocations.live(last)
+    live = live[np.asarray(result.sizes)[live] > 0]
+    blocks = np.zeros(len(live), BLOCK)
+    blocks["address"], blocks["rounded"] = np.asarray(result.addresses)[live], np.asarray(result.sizes)[live]
+    blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]
+    blocks["pending"] = allocations.free_requested[live] <= last
+    pools = recording.pool_of[live] + (allocator.settings.round(allocations.size[live]) <= SMALL)
+    pool_at = dict(zip(blocks["address"].tolist(), pools.tolist(), strict=True))
+    pool_at |= {address: pool for pool in range(len(allocator.pools)) for address, _ in allocator.free_blocks(pool)}
+    rows = [(address, size, False) for address, size in allocator.segments.items()]
+    rows += [(address, size, True) for address, size, _ in allocator.mapped_ranges()]
+    segments = np.zeros(len(rows), SEGMENT)
+    for number, (address, size, expandable) in enumerate(sorted(rows)):
+        pool = allocator.pools[pool_at[address]]  # each segment begins with a block
+        known = pool.id if pool.id < len(recording.snapshot.pools) else -1
+        segments[number] = address, size, pool.stream, -1, known, pool.small, expandable
+    if event in result.served:
+        requested, stack = int(trace.size[event]), int(trace.stack[event])
+        block = (result.served[event][0], requested, result.served[event][1], -1, stack, False)
+        blocks = np.append(blocks, np.asarray([block], BLOCK))
+    blocks = blocks[np.argsort(blocks["address"], kind="stable")]
+    return AllocatorState(recording.device, event, segments, blocks)
