@@ -7,6 +7,8 @@ import logging
 import pytest
 from traitlets.config import Config
 
+from ipygpumem import OptionError
+from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.jupyter.settings import Settings, without_invalid_values
 
 MIB = 1 << 20
@@ -321,3 +323,9 @@ def test_device_selected_in_a_cell_is_reported_from_the_next_cell(two_gpus, sett
     assert note in result.text
     notebook.run("c = torch.ones(1 << 20, device='cuda:1')")
     assert {name: device.held for name, device in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}
+
+
+@pytest.mark.parametrize("template", ["{m}.pickle", "{}.pickle", "{n[0]}.pickle", "{n.x}.pickle", "{n:z}.pickle", "{n"])
+def test_invalid_placeholders_of_the_snapshot(template):
+    with pytest.raises(OptionError, match="the only valid placeholders are"):
+        oom_path(template, 1)

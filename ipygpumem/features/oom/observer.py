@@ -164,7 +164,7 @@ def oom_path(template: str, number: int) -> Path:
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise OptionError(
             f"{template!r} is not a valid path: the only valid placeholders are {{n}}, {{host}} and {{time}}"
         ) from error
