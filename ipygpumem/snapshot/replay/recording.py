@@ -249,6 +249,10 @@ class Recording:
         (rounded,) = settings.round(self.trace.size[[event]]).tolist()  # the recorded size is already rounded
         return self._failed_pools[event] + (rounded <= SMALL), rounded
 
+    def may_be_private(self, event: int) -> bool:
+        """Return whether a failed request may have been made in a private pool, as files before torch 2.12 omit it."""
+        return bool(self.trace.pool[event] < 0) and any(pool.private for pool in self.pools)
+
     @cached_property
     def reached_limit(self) -> bool:
         """Whether a request failed, or segments were freed in order to serve a request."""

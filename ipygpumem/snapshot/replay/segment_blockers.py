@@ -126,8 +126,7 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
     end, is_known = event + failed, True
     if failed:
         serving, rounded = recording.failed_request(event, recording.settings)
-        # before torch 2.12, the request may have been made in a private pool
-        is_known = recording.trace.pool[event] >= 0 or not any(pool.private for pool in recording.pools)
+        is_known = not recording.may_be_private(event)
     else:
         (row,) = np.flatnonzero(recording.allocations.start == event)
         rounded = int(recording.settings.round(recording.allocations.size[row]))

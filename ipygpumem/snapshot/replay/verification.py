@@ -43,7 +43,12 @@ class Verification:
 def verify(recording: Recording) -> Verification:
     """Replay a recording with its own settings, and compare the addresses, segments and reserved memory of both."""
     result = run(recording, recording.settings, recorded=True)
-    differences: list[tuple[int, str]] = [(event, "the failed request would succeed") for event in result.served]
+    pools = (
+        " in the default pool, but its pool is unknown" * recording.may_be_private(event) for event in result.served
+    )
+    differences: list[tuple[int, str]] = [
+        (event, f"the failed request would succeed{pool}") for event, pool in zip(result.served, pools, strict=True)
+    ]
     allocations, trace = recording.allocations, recording.trace
     addresses = np.asarray(result.addresses, np.int64)
     wrong = np.flatnonzero(addresses != allocations.address)
@@ -155,6 +160,8 @@ def grade_of_replay(
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
     if any(pool.private for pool in recording.pools):
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
+    if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
+        reasons.append("the file does not contain the pool of the failed request, which may be a private one")
     if any(not isinstance(item, int) and not item.retry for item in recording.special):
         reasons.append("calls of torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:

@@ -466,6 +466,14 @@ def test_advice_requires_the_pool_of_the_request():
     file["segments"] = [{**item, "segment_pool_id": (0, 0)} for item in file["segments"]] + [segment]
     compared = compare_settings(Snapshot.load(file), settings=[""])
     assert any(pool.private for pool in compared.verification.recording.pools)
+    assert (
+        Snapshot.load(file)
+        .replay("expandable_segments:True")
+        .reason.endswith("the file does not contain the pool of the failed request, which may be a private one")
+    )
+    next(event for event in file["device_traces"][0] if event["action"] == "oom")["size"] = 512
+    reason = Snapshot.load(file).replay().reason
+    assert "the failed request would succeed in the default pool, but its pool is unknown" in reason
     assert (compared.blockers.smallest, compared.blockers.changes) == (None, ())
 
 
