@@ -19,7 +19,6 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
-_SHARED = stat.S_ISVTX | stat.S_IWOTH
 _MAX_LINKS = 40
 _PROGRAM = re.compile(r"\.(ipynb|py)$", re.IGNORECASE)
 _SNAPSHOT = re.compile(r"\.(pickle|pkl)(\.gz|\.xz)?$", re.IGNORECASE)
@@ -92,9 +91,13 @@ def _foreign_entry(path: Path) -> Path | None:
 
 
 def _is_foreign(status: os.stat_result, directory: Path) -> bool:
-    """Return whether a file in a directory that all users share, such as ``/tmp``, belongs to another user."""
+    """Return whether a link in a directory to which all users can write belongs to another user.
+
+    Also return True for a file of another user in a directory such as ``/tmp``, where only this user can replace it.
+    """
     shared = directory.stat()
-    return shared.st_mode & _SHARED == _SHARED and status.st_uid not in {os.geteuid(), shared.st_uid}
+    required = stat.S_IWOTH if stat.S_ISLNK(status.st_mode) else stat.S_IWOTH | stat.S_ISVTX
+    return shared.st_mode & required == required and status.st_uid not in {os.geteuid(), shared.st_uid}
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:

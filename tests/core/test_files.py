@@ -137,6 +137,11 @@ def test_links_in_directories_that_all_users_share(tmp_path):
         open_for_appending(tmp_path / "file")
     assert check_path(tmp_path / "own") == private / "x"
     assert not (private / "new").exists()
+    tmp_path.chmod(0o777)  # without the sticky bit, every user can replace files, and links still lead elsewhere
+    for path in ("link", "private/to_directory/x"):
+        with pytest.raises(OptionError, match="belongs to another user"):
+            check_path(tmp_path / path)
+    assert check_path(tmp_path / "file") == tmp_path / "file"
     tmp_path.chmod(0o755)
     assert check_path(private / "to_link") == private / "x"
 
