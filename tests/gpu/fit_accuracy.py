@@ -1,8 +1,8 @@
 """Accuracy of the command fit: predictions compared with runs on one H200, each in a new process.
 
 ``python -m tests.gpu.fit_accuracy --json FILE`` runs all cases that FILE does not contain yet, and writes it after
-each case. It starts no further case after ``--seconds``, so that it can be repeated until all cases are done. ``--docs
-FILE`` prints the Markdown table of the documentation.
+each case. Cases run at the same time if all of them fit into the GPU's memory. After ``--seconds``, the running cases
+are stopped, so repeat the command until all cases are done. ``--docs FILE`` prints the table of the documentation.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 MIB, GIB = 1 << 20, 1 << 30
 CHECKOUT = Path(__file__).resolve().parents[2]
-CARDS = (24, 8, 0, 16, 80)
-"""Memory of the simulated GPUs in GiB; 0 for the whole GPU."""
+CARDS = (24, 8, 16, 80)
+"""Memory of the simulated GPUs in GiB."""
+WHOLE = 0
+"""Stands for the whole memory of the GPU instead of a simulated GPU."""
+GROUPS = ("accuracy", *map(str, CARDS), "beside", "whole")
+"""Groups of cases in the order in which they run: the kinds, and the simulated GPUs of the kind "card"."""
+ACCURACY_GIB = 44
+"""Limit for the memory of a case of the kind "accuracy", so that three of them can run on an H200 at the same time."""
+CONTEXT_GIB = 1.5
+"""Assumed memory of a case outside PyTorch, such as the CUDA context and kernels."""
 FACTORS = (32, 16, 8)
-"""Multiples of the largest size that was run, the largest first, so that it starts with the cache that fit has left."""
-SHARES = (0.01, 0.003, 0.03)
+"""Multiples of the largest size that was run."""
+SHARES = (0.02, 0.008, 0.05, 0.1)
 """Shares of the free memory that a run may use, tried until the prediction succeeds and a multiple fits."""
 STEPS = 20
+TRAINING_STEPS = 4
+"""Steps after which the highest memory usage of a training run is reached."""
 BESIDE = ("gpt", "unet", "lstm")
 HELD = 20 * GIB
 HOLDER = f"import torch; x = torch.empty({HELD}, dtype=torch.uint8, device='cuda'); print('ready', flush=True); input()"
@@ -38,12 +49,57 @@ def all_workloads():
     return {**fit_workloads.WORKLOADS, **fit_libraries.WORKLOADS}
 
 
-def cases(workloads):
+def cases(workloads, groups=GROUPS):
     """Return the name, the kind and the card of each case: first the accuracy, then recommended sizes."""
-    result = [(name, "accuracy", 0) for name in workloads]
     predicted = [name for name, workload in workloads.items() if workload.expected != "refusal"]
-    result += [(name, "card", card) for card in CARDS for name in predicted]
-    return result + [(name, "beside", 0) for name in BESIDE]
+    names = {"accuracy": workloads, "beside": [name for name in BESIDE if name in workloads]}
+    result = []
+    for group in GROUPS:
+        kind = group if group in names else "card"
+        card = int(group) if group.isdigit() else WHOLE
+        result += [(name, kind, card) for name in names.get(group, predicted) if group in groups]
+    return result
+
+
+def needed_gib(case):
+    """Return the memory that a case needs in GiB, or None if it must run alone."""
+    _, kind, card = case
+    memory = ACCURACY_GIB if kind == "accuracy" else card
+    return memory + CONTEXT_GIB if memory else None
+
+
+def fits_beside(case, running, gib):
+    """Return whether a case may start beside the running cases on a GPU with this much free memory in GiB."""
+    needed = [needed_gib(item) for item in (case, *running)]
+    return not running or (None not in needed and sum(needed) <= gib)
+
+
+def run_parallel(left, run, *, jobs, gib, seconds):
+    """Run cases in order, at most ``jobs`` at the same time, and yield each case, its row and its duration.
+
+    ``run`` is called in a thread with the case and the number of seconds after which it must be stopped. No case starts
+    after ``seconds``.
+    """
+    left, running = list(left), {}
+    end = time.monotonic() + seconds
+
+    def timed(case):
+        began = time.monotonic()
+        return case, run(case, end - began), time.monotonic() - began
+
+    with ThreadPoolExecutor(jobs) as pool:
+        while left or running:
+            while left and len(running) < jobs and time.monotonic() < end:
+                if not fits_beside(left[0], running.values(), gib):
+                    break
+                case = left.pop(0)
+                running[pool.submit(timed, case)] = case
+            if not running:
+                print(f"{len(left)} cases are left: repeat the command", flush=True)
+                break
+            for finished in wait(running, return_when=FIRST_COMPLETED).done:
+                del running[finished]
+                yield finished.result()
 
 
 def run_case(name, kind, card, *, dry=True):
@@ -52,9 +108,10 @@ def run_case(name, kind, card, *, dry=True):
 
     import ipygpumem
 
-    total = torch.cuda.get_device_properties(0).total_memory
-    if card:
-        torch.cuda.set_per_process_memory_fraction(card * GIB / total)
+    limit = ACCURACY_GIB if kind == "accuracy" else card
+    if limit:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(limit * GIB / total, 1.0))
     workload = all_workloads()[name]
     step = workload.make()
     for _ in range(2):
@@ -79,7 +136,7 @@ def run_case(name, kind, card, *, dry=True):
         print(result, flush=True)
         if result.refusal:
             continue
-        row |= accuracy(step, result, total) if kind == "accuracy" else recommended(step, result, workload.last)
+        row |= accuracy(step, result) if kind == "accuracy" else recommended(step, result, workload.last)
         if kind != "accuracy" or row["sizes"]:
             break
     if dry and row.get("sizes"):
@@ -93,25 +150,45 @@ def run_case(name, kind, card, *, dry=True):
     return row
 
 
-def accuracy(step, result, total):
+def begin_training():
+    """Delete all gradients and the cached memory, as before the first step of a training run.
+
+    Predictions apply to this start. Gradients of a smaller run that remain in their own segments would not split the
+    cached memory of a larger run, so that it could need less reserved memory.
+    """
     import torch
 
+    for value in gc.get_objects():
+        if issubclass(type(value), torch.nn.Parameter) and value.grad is not None:
+            value.grad = None
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+
+
+def training_peaks(step, size):
+    """Return the highest allocated and reserved memory of a training run, and after how many steps they are reached."""
+    import torch
+
+    begin_training()
+    allocated, reserved = [], []
+    for _ in range(TRAINING_STEPS):
+        step(size)
+        allocated.append(torch.cuda.max_memory_allocated())
+        reserved.append(torch.cuda.max_memory_reserved())
+    steps = {"allocated_steps": allocated.index(allocated[-1]) + 1, "reserved_steps": reserved.index(reserved[-1]) + 1}
+    return {"allocated": allocated[-1], "reserved": reserved[-1], **steps, "reserved_first": reserved[0]}
+
+
+def accuracy(step, result):
     rows = []
     largest = max(probe.size[0] for probe in result.probes)
     for factor in FACTORS:
         size = factor * largest
-        if result.reserved(size) > 0.9 * total:
+        if result.reserved(size) > 0.9 * result.capacity:
             continue
-        for number in range(2):  # the first run leaves the gradients that exist before every later run
-            gc.collect()
-            torch.cuda.reset_peak_memory_stats()
-            step(size)
-            if number == 0:
-                reserved = torch.cuda.max_memory_reserved()
         row = {"size": size, "factor": factor, "predicted": result.predict(size)}
-        row["allocated"] = torch.cuda.max_memory_allocated()
-        if not rows:
-            row |= {"reserved": reserved, "predicted_reserved": result.reserved(size)}
+        row |= {"predicted_reserved": result.reserved(size), **training_peaks(step, size)}
         rows.append(row)
         print(row, flush=True)
     return {"sizes": rows, "largest_run": largest}
@@ -123,8 +200,8 @@ def recommended(step, result, last):
     size = result.recommended
     if size is None:
         return {"error": "no recommended size"}
+    begin_training()
     before, error, done = torch.cuda.memory_stats(), "", 0
-    torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
     try:
         while done < STEPS and time.perf_counter() - began < MAX_SECONDS / 2:
@@ -158,8 +235,7 @@ def inaccuracies(sizes):
     result = [] if sizes else ["no size could be checked"]
     for item in sizes:
         for name, tolerance in (("allocated", 0.02), ("reserved", 0.03)):
-            predicted = item.get("predicted" if name == "allocated" else "predicted_reserved")
-            error = 0 if predicted is None else predicted / item[name] - 1
+            error = item["predicted" if name == "allocated" else "predicted_reserved"] / item[name] - 1
             if abs(error) > tolerance:
                 result.append(f"{name} at {item['size']:,} ({item['factor']} times): {error:+.2%}")
         if "estimated" in item and abs(item["estimated"] / item["allocated"] - 1) > MAX_DRY_ERROR:
@@ -179,27 +255,25 @@ def installed_workloads(names):
     return workloads
 
 
-def measure(arguments):
+def measure(arguments, gib):
+    """Run the cases that are left on a GPU with this much free memory in GiB, and return all results."""
     rows = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json and arguments.json.exists() else []
-    rows = [row for row in rows if "refusal" in row or row["error"].startswith("stopped")]  # others are repeated
+    rows = [row for row in rows if "refusal" in row or row["error"].startswith("stopped after")]  # others are repeated
     done = {(row["workload"], row["kind"], row["card"]) for row in rows}
-    end = time.monotonic() + arguments.seconds
-    left = [case for case in cases(installed_workloads(arguments.names)) if case not in done]
-    for number, case in enumerate(left):
-        if time.monotonic() > end:
-            print(f"{len(left) - number} cases are left: repeat the command", flush=True)
-            break
-        began = time.perf_counter()
-        row = new_process(*case)
+    left = [case for case in cases(installed_workloads(arguments.names), arguments.only) if case not in done]
+    options = {"jobs": arguments.jobs, "gib": gib, "seconds": arguments.seconds}
+    for case, row, seconds in run_parallel(left, new_process, **options):
         rows.append(row)
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
         text = "; ".join(problems(row)) or ("refused as expected" if row["refusal"] else "ok")
-        print(f"{case}: {text} ({time.perf_counter() - began:.1f} s)", flush=True)
+        print(f"{case}: {text} ({seconds:.1f} s)", flush=True)
     return rows
 
 
-def new_process(name, kind, card):
+def new_process(case, seconds):
+    """Run a case in a new process, which is stopped after ``seconds`` or `MAX_SECONDS`, and return its row."""
+    name, kind, card = case
     holder = None
     row = {"workload": name, "kind": kind, "card": card, "expected": "prediction"}
     command = [sys.executable, "-m", "tests.gpu.fit_accuracy", "--case", name, kind, str(card)]
@@ -209,7 +283,7 @@ def new_process(name, kind, card):
             holder = subprocess.Popen([sys.executable, "-c", HOLDER], **options)
             holder.stdout.readline()
         completed = subprocess.run(
-            command, cwd=CHECKOUT, capture_output=True, text=True, timeout=MAX_SECONDS, check=False
+            command, cwd=CHECKOUT, capture_output=True, text=True, timeout=min(seconds, MAX_SECONDS), check=False
         )
         lines = [line for line in completed.stdout.splitlines() if line.startswith("ROW ")]
         if lines:
@@ -217,7 +291,8 @@ def new_process(name, kind, card):
         print(completed.stdout[-2000:], completed.stderr[-4000:], flush=True)
         return {**row, "error": (completed.stderr.strip().splitlines() or ["no output"])[-1]}
     except subprocess.TimeoutExpired:
-        return {**row, "error": f"stopped after {MAX_SECONDS} s"}
+        text = f"stopped after {MAX_SECONDS} s" if seconds >= MAX_SECONDS else "not finished at the end of --seconds"
+        return {**row, "error": text}
     finally:
         if holder is not None:
             holder.communicate("\n")
@@ -225,7 +300,7 @@ def new_process(name, kind, card):
 
 def markdown_table(rows):
     """Return the table of the documentation."""
-    cards = {0: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS) if card}}
+    cards = {WHOLE: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS)}}
     header = ["step", "largest run", "allocated", "reserved", "`--dry`", *cards.values(), "beside 20 GiB"]
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, workload in all_workloads().items():
@@ -240,11 +315,11 @@ def markdown_table(rows):
             cells += ["", row.get("error", ""), "", ""]
         else:
             errors = [item["predicted"] / item["allocated"] - 1 for item in row["sizes"]]
-            reserved = row["sizes"][0]["predicted_reserved"] / row["sizes"][0]["reserved"] - 1
+            reserved = [item["predicted_reserved"] / item["reserved"] - 1 for item in row["sizes"]]
             factors = f"{row['sizes'][-1]['factor']} to {row['sizes'][0]['factor']}"
             cells += [f"{row['largest_run']:,}, checked at {factors} times"]
             dry = [item["estimated"] / item["allocated"] - 1 for item in row["sizes"] if "estimated" in item]
-            cells += [f"{max(errors, key=abs):+.2%}", f"{reserved:+.2%}"]
+            cells += [f"{max(errors, key=abs):+.2%}", f"{max(reserved, key=abs):+.2%}"]
             cells.append(f"{max(dry, key=abs):+.1%}" if dry else "refused")
         cells += [_card_cell(found.get(("card", card))) for card in cards] + [_card_cell(found.get(("beside", 0)))]
         lines.append(f"| {' | '.join(cells)} |")
@@ -268,12 +343,30 @@ def summary(rows):
     return "\n".join([f"{len(rows) - len(wrong)} of {len(rows)} cases are as expected", *lines])
 
 
+def _groups(text):
+    groups = text.split(",")
+    if unknown := set(groups) - set(GROUPS):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}; expected {', '.join(GROUPS)}")
+    return groups
+
+
+def _jobs(text):
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.fit_accuracy", description=__doc__)
     parser.add_argument("names", nargs="*", help="workloads to run (all by default)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="results: read at the start, written after each case")
     parser.add_argument("--docs", type=Path, metavar="FILE", help="only print the table of these results")
-    parser.add_argument("--seconds", type=float, default=300, help="start no further cases after this time")
+    parser.add_argument("--seconds", type=float, default=300, help="stop after this time (default: 300)")
+    parser.add_argument(
+        "--jobs", type=_jobs, default=6, metavar="N", help="cases that run at the same time (default: 6)"
+    )
+    groups = f"groups of cases, separated by commas: {', '.join(GROUPS)}; the numbers are GiB (default: all)"
+    parser.add_argument("--only", type=_groups, default=GROUPS, metavar="GROUPS", help=groups)
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -292,7 +385,7 @@ def main():
         if not torch.cuda.is_available():
             print("there is no NVIDIA GPU")
             return 1
-        rows = measure(arguments)
+        rows = measure(arguments, torch.cuda.mem_get_info()[0] / GIB)
     print(summary(rows))
     return 0
 
