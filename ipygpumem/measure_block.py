@@ -14,7 +14,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, check_argument, check_choice, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
@@ -160,7 +160,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if self._ranks is not None:
             self._ranks.write_start()
         try:
-            with DeferredInterrupts(), shown_warnings_kept():
+            with DeferredInterrupts(), preserve_shown_warnings():
                 self._measurement = self._plan.begin(self._runtime, self._options)
         except BaseException:
             if self._measurement is not None:  # after an interrupt, Python does not call __exit__
@@ -176,7 +176,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         if measurement is None:
             return
         limit_error = None
-        with DeferredInterrupts(), shown_warnings_kept():
+        with DeferredInterrupts(), preserve_shown_warnings():
             try:
                 if self._ranks is not None and self._ranks.update_rank():
                     measurement.path = self._ranks.snapshot

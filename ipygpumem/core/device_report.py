@@ -29,7 +29,7 @@ class PeakCounters:
     Attributes:
         allocated, reserved, active, requested: As in `Counters`.
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
-            reset and an earlier peak was higher. Without a reset, the other peaks are never known to be exact.
+            reset and an earlier peak was higher. Without a reset, it is unknown whether the other peaks are exact.
     """
 
     allocated: int

@@ -28,8 +28,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     """Check that a file can be written and return its absolute path.
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
-    refers to a directory or device, is not writable, or would replace a Python file or notebook, or a snapshot with
-    another ``kind`` of file. ``kind`` and ``example`` describe the file in error messages.
+    refers to a directory or device, is not writable, or refers to a file that must not be replaced: a Python file, a
+    notebook or, unless ``kind`` is a snapshot, a snapshot. ``kind`` and ``example`` are used in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -169,7 +169,7 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, because reading can block."""
+    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, which can block."""
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

@@ -237,7 +237,7 @@ _FILTER_NOTIFICATIONS = {name: value for name, value in vars(warnings).items() i
 
 
 @contextlib.contextmanager
-def shown_warnings_kept() -> Iterator[None]:
+def preserve_shown_warnings() -> Iterator[None]:
     """Preserve the record of shown warnings, which Python clears whenever the warning filters change."""
     for name in _FILTER_NOTIFICATIONS:
         setattr(warnings, name, lambda: None)

@@ -69,7 +69,7 @@ class RecordingInfo:
         path: Path of the file; None if it could not be written.
         size, events: Size of the file in bytes, and number of events on all devices.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
-        own: Whether this package started the recording. If the program started it, only a part was saved.
+        own: Whether this package started the recording. If not, only the events of the measurement were saved.
         error: Reason why the file could not be written or events are missing.
         peak_lines: Source lines that allocated the memory in use at the peak of each device, if requested.
     """

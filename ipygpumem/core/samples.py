@@ -66,7 +66,7 @@ def highest_outside(
     other_memory = 0
     if before.process is not None and after.process is not None:
         start, end = before.outside or 0, after.outside or 0
-        other_memory = memory_of_others(before, after)
+        other_memory = max_other_memory(before, after)
     highest, time = max(end - start, 0) + NOISE, None
     for sample in samples:
         bound = reserved(sample.begin, sample.end)
@@ -78,6 +78,6 @@ def highest_outside(
     return None if time is None else (highest, time)
 
 
-def memory_of_others(before: DeviceReading, after: DeviceReading) -> int:
+def max_other_memory(before: DeviceReading, after: DeviceReading) -> int:
     """Return the maximum over both readings of the memory used by neither this process nor the driver, in bytes."""
     return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

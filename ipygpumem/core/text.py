@@ -1,4 +1,4 @@
-"""Text from files, paths and names that is safe to print or to open in a spreadsheet."""
+"""Make text from files, paths and names safe to print or to open in a spreadsheet."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
-from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.command import HolderBaselines
@@ -82,7 +82,7 @@ class CellMeasurements:
         settings = self._magics.values
         return MeasurementOptions(settings.peaks == "exact", settings.host_peak == "reset", settings.synchronize)
 
-    @shown_warnings_kept()
+    @preserve_shown_warnings()
     def begin(self, options: CellOptions) -> None:
         """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
@@ -158,7 +158,7 @@ class CellMeasurements:
             self.ooms.observer.add_error(result.error_in_exec)
         try:
             # an ordinary cell does not change the filters of warnings
-            end = self._end if cell.options is None else shown_warnings_kept()(self._end)
+            end = self._end if cell.options is None else preserve_shown_warnings()(self._end)
             error = end(cell, cell.measurement, cell.plan, result, muted=muted)
             if last and (self.ooms.observer.count or self.ooms.recording.template is not None):
                 self.ooms.end_cell(result)
@@ -235,7 +235,7 @@ class CellMeasurements:
         return value, None if finished is None else finished.report
 
     @guarded
-    @shown_warnings_kept()
+    @preserve_shown_warnings()
     def _end_statement(
         self, measurement: Measurement, options: CellOptions, outer: RunningCell | None, success: bool
     ) -> FinishedMeasurement | None:

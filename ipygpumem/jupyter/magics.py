@@ -19,7 +19,7 @@ from IPython.core.error import UsageError
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import shown_warnings_kept
+from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.text import error_line
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
@@ -149,7 +149,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
                 raise UsageError(f"%gpumem {name}: the subcommand must be one of {', '.join(names)}")
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
-        with _usage_errors(f"%gpumem {name}"), shown_warnings_kept():
+        with _usage_errors(f"%gpumem {name}"), preserve_shown_warnings():
             options = command.options_of("magic")
             rest, code = split_statement(options, rest) if command.statement else (rest, "")
             arguments = parse_line(f"%gpumem {name}", options, rest)

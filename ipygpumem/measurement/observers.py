@@ -85,7 +85,7 @@ def profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers called before torch.profiler starts and after it stops. An exception before the start prevents it."""
+    """Observers called before torch.profiler starts, which they can prevent with an exception, and after it stops."""
 
     def __init__(self) -> None:
         super().__init__(_MODULE, before=("_prepare_profiler", "_enable_profiler"), after=("_disable_profiler",))

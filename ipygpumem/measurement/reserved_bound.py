@@ -55,7 +55,7 @@ class ReservedCurve:
         trace: All recorded events of one device.
         at_end: Reserved memory at the end of the recording in bytes.
         since: Start of the recording.
-        complete: Whether no event is missing. Otherwise, reserved memory before the first recorded change is unknown.
+        complete: Whether no events are missing. Otherwise, reserved memory before the first recorded change is unknown.
     """
 
     def __init__(self, trace: Sequence[dict[str, Any]], at_end: int, *, since: float, complete: bool) -> None:

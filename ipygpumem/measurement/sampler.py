@@ -18,7 +18,7 @@ from typing import Any
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.report import PeakCounters
-from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside, memory_of_others
+from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside, max_other_memory
 from ipygpumem.core.units import duration, many
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
 from ipygpumem.measurement.worker_thread import WorkerThread
@@ -262,7 +262,7 @@ def _outside(window: SampleWindow, index: int, before: DeviceReading, after: Dev
         return []
     other_memory = before.driver_reserved or 0
     if before.process is not None and after.process is not None:
-        other_memory += memory_of_others(before, after)
+        other_memory += max_other_memory(before, after)
     epoch, samples = window.epoch, window.tracks[index].samples
     sizes = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
     # the reserved memory is unknown while a segment is being allocated or freed

@@ -188,7 +188,10 @@ class AllocatedBlocks:
     def share_outside(
         self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
     ) -> float:
-        """Return the share of memory outside these storages, private pools, and blocks of ``excluded_size`` bytes."""
+        """Return the share of the allocated memory that is not in these storages.
+
+        Private pools and blocks of ``excluded_size`` bytes are not counted as such memory.
+        """
         inside = {storage[:2] for storage in storages}
         within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
         inside |= {block[:2] for block in within_blocks if block is not None}

@@ -85,7 +85,7 @@ class Device:
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
-        if torch.cuda.get_allocator_backend() == "cudaMallocAsync":  # it cannot change after CUDA is initialized
+        if torch.cuda.get_allocator_backend() == "cudaMallocAsync":  # cannot change after CUDA is initialized
             device.counter_source = _ASYNC
         if nvml is None:
             return device

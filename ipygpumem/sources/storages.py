@@ -16,7 +16,7 @@ from itertools import compress
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
-from ipygpumem.core.introspection import attempt, is_instance, mro, shown_warnings_kept, type_dict
+from ipygpumem.core.introspection import attempt, is_instance, mro, preserve_shown_warnings, type_dict
 
 Role = Literal["tensor", "storage", "module", "optimizer"]
 
@@ -99,7 +99,7 @@ class StorageInspector:
     def without_overrides(self) -> Iterator[None]:
         """Disable warnings and, in this thread, the overrides of tensor subclasses."""
         c_module = self._torch._C
-        with shown_warnings_kept(), warnings.catch_warnings():
+        with preserve_shown_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
                 yield

@@ -68,7 +68,7 @@ def test_updates_are_sent_while_a_page_is_visible(monitoring, displayed, sent_me
     fake_gpu.outside(64 << 20)
     until(lambda: sent_messages[-1][0]["now"]["devices"]["cuda:0"]["outside"] == outside + (64 << 20))
     until(lambda: len(sent_messages) >= 5)
-    monitoring._widget._receive(monitoring._widget, {"id": "a", "get": "past"}, None)
+    monitoring._widget._receive(monitoring._widget, {"id": "a", "get": "history"}, None)
     history_message = next(content for content, _ in sent_messages if content.get("id") == "a")
     assert len(history_message["time"]) >= 5
     assert history_message["labels"] == {"cuda:0": "NVIDIA H200"}
@@ -77,22 +77,22 @@ def test_updates_are_sent_while_a_page_is_visible(monitoring, displayed, sent_me
 def test_monitor_pauses_without_pages(monitoring, sent_messages):
     monitoring.open(0.25)
     widget = monitoring._widget
-    widget._receive(widget, {"here": "a"}, None)
-    widget._receive(widget, {"here": "b"}, None)
-    widget._receive(widget, {"bye": "a"}, None)
+    widget._receive(widget, {"visible": "a"}, None)
+    widget._receive(widget, {"visible": "b"}, None)
+    widget._receive(widget, {"closed": "a"}, None)
     count = len(sent_messages)
     until(lambda: len(sent_messages) > count + 1)
-    widget._receive(widget, {"bye": "b"}, None)
+    widget._receive(widget, {"closed": "b"}, None)
     count = len(sent_messages)
     time.sleep(0.6)
     assert len(sent_messages) <= count + 1, "one update may have been due"
-    widget._receive(widget, {"here": "c"}, None)
+    widget._receive(widget, {"visible": "c"}, None)
     until(lambda: len(sent_messages) > count + 1)
 
 
 def test_page_without_messages_times_out(monitoring, sent_messages, monkeypatch):
     monitoring.open(0.25)
-    monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
+    monitoring._widget._receive(monitoring._widget, {"visible": "a"}, None)
     monitoring.cells.append((7, time.time()))
     monkeypatch.setattr(module, "_VIEW_TIMEOUT", 0.3)
     count = len(sent_messages)

@@ -205,16 +205,16 @@ def train(batch):
         ([12], "if the memory of the recorded run with 12 grows in proportion to this number"),
     ],
 )
-def test_size_that_would_have_fitted(oom_notebook, tmp_path, sizes, reason):
+def test_size_that_would_have_fit(oom_notebook, tmp_path, sizes, reason):
     """With recorded runs of the same cell at smaller sizes, the panel contains the largest size that fits."""
     oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
     oom_notebook.run(TRAIN)
     for code in (*(f"train(batch={size})" for size in sizes), "other = train(3)"):
         oom_notebook.run(code)
     (panel,) = panels(oom_notebook.run("train(batch=200)"))
-    line = next(line for line in panel.splitlines() if "would have fitted" in line)
+    line = next(line for line in panel.splitlines() if "would have fit" in line)
     largest = int(line.split()[0])
-    assert line == f"{largest} instead of 200 would have fitted, {reason}"
+    assert line == f"{largest} instead of 200 would have fit, {reason}"
     assert "run %gpumem fit batch=1..200 train(batch=batch)" in panel
     oom_notebook.run("%gpumem free")
     oom_notebook.run("torch.cuda.empty_cache()")

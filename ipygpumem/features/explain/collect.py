@@ -33,7 +33,7 @@ class Explanation(PlainData):
     """Explanation of the memory usage, displayed as tables with bars.
 
     Attributes:
-        devices: DeviceExplanation of each device that this process uses or, without a GPU, of host memory.
+        devices: One `DeviceExplanation` for each device that this process uses or, without a GPU, of host memory.
     """
 
     devices: tuple[DeviceExplanation, ...]
@@ -49,8 +49,8 @@ class Explanation(PlainData):
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
     """Explain why nvidia-smi shows more memory than ``torch.cuda.memory_allocated()``.
 
-    Each step of the explanation consists of a size, its grade, and advice on reducing the size. No memory is freed, and
-    no stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside =
+    Each step of the explanation consists of a size, its accuracy, and advice on reducing the size. No memory is freed,
+    and no stream is synchronized. Libraries are listed by name if CUPTI records allocations (``GPUMem.outside =
     "library"``). Otherwise, only libraries that report their own memory usage are listed.
 
     Args:

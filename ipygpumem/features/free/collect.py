@@ -27,15 +27,15 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
 _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
-def forget_outputs(shell: Any) -> list[str]:
+def delete_outputs(shell: Any) -> list[str]:
     """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``). Return what was deleted."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
-        _forget_output(shell, number)
+        _delete_output(shell, number)
     for name in LATEST_OUTPUTS:
         if vars(shell.displayhook).get(name) is not None:
-            _forget_latest(shell, name)
+            _delete_latest(shell, name)
     hidden = shell.user_ns_hidden  # also contains outputs that are no longer in the history
     for name in [name for name in hidden if output_number(name) is not None]:
         del hidden[name]
@@ -51,14 +51,14 @@ def _history(shell: Any) -> dict[int, Any]:
     return history if is_instance(history, dict) else {}
 
 
-def _forget_output(shell: Any, number: int) -> None:
+def _delete_output(shell: Any, number: int) -> None:
     value = _history(shell).pop(number)
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if namespace.get(f"_{number}") is value:
             del namespace[f"_{number}"]
 
 
-def _forget_latest(shell: Any, name: str) -> None:
+def _delete_latest(shell: Any, name: str) -> None:
     """Clear ``_``, ``__`` or ``___`` unless the user has assigned a value to it."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
@@ -80,7 +80,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
             raise OptionError(f"{name!r} is reserved by IPython; to delete outputs, use --out")
 
 
-def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
+def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
     """Delete variables and references to their values in outputs and the last exception. Return what was deleted."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
@@ -90,14 +90,14 @@ def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
         shell.user_ns_hidden.pop(name, None)
         numbers = [number for number in outputs if number in _history(shell)]
         for number in numbers:
-            _forget_output(shell, number)
+            _delete_output(shell, number)
         for latest in latest_outputs:
-            _forget_latest(shell, latest)
+            _delete_latest(shell, latest)
         if is_result:
             shell.last_execution_result = None
         removed.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
         if is_in_exception:
-            removed += forget_exception(shell)
+            removed += delete_exception(shell)
     return removed
 
 
@@ -125,7 +125,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
     return [obj for obj in objects if obj is not None]
 
 
-def forget_exception(shell: Any) -> list[str]:
+def delete_exception(shell: Any) -> list[str]:
     """Delete all references to the last exception. Return a description of the exception if there was one."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})

@@ -18,18 +18,18 @@ _MAX_HOLDERS = 5
 
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.features.free.collect import check_names, forget_exception, forget_outputs, forget_variables
+    from ipygpumem.features.free.collect import check_names, delete_exception, delete_outputs, delete_variables
     from ipygpumem.features.holders.collect import holders
 
     shell = notebook.shell
     check_names(shell, arguments.names)
     holders_before = holders() if arguments.names else None
     before = notebook.session.reading()
-    removed = forget_variables(shell, dict.fromkeys(arguments.names))
+    removed = delete_variables(shell, dict.fromkeys(arguments.names))
     if arguments.out or arguments.cache or not arguments.names:
-        removed += forget_exception(shell)
+        removed += delete_exception(shell)
     if arguments.out:
-        removed += forget_outputs(shell)
+        removed += delete_outputs(shell)
     objects = collect_garbage()
     if objects:
         removed.append(f"{many(objects, 'object')} in unreachable cycles")

@@ -16,8 +16,8 @@ class MonitorWidget(anywidget.AnyWidget):
     """Chart of memory usage over time.
 
     A page requests the widget's script with ``{"id": ..., "get": "script", "from": byte}`` and the previous readings
-    with ``{"id": ..., "get": "past"}``. While a view of the widget is visible, the page regularly sends
-    ``{"here": view}``; when the view is closed, it sends ``{"bye": view}``.
+    with ``{"id": ..., "get": "history"}``. While a view of the widget is visible, the page regularly sends
+    ``{"visible": view}``; when the view is closed, it sends ``{"closed": view}``.
     """
 
     _esm = script("loader.js")
@@ -39,14 +39,14 @@ class MonitorWidget(anywidget.AnyWidget):
     def _receive(self, widget: Any, message: Any, buffers: Any) -> None:
         if not isinstance(message, dict):
             return
-        for key, visible in (("here", True), ("bye", False)):
+        for key, visible in (("visible", True), ("closed", False)):
             if key in message:
                 self._on_view(str(message[key]), visible)
         if "get" in message:
             answer_request(widget, message, buffers, self._answer)
 
     def _answer(self, request: dict[str, Any]) -> Answer:
-        if request["get"] == "past":
+        if request["get"] == "history":
             return self._history(), []
         if request["get"] != "script":
             raise OptionError(f"unknown request: {request['get']!r}")

@@ -143,23 +143,23 @@ def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
         child = _fold(rows)
         previous = groups[-1][-1].name if groups else ""
         follows = previous.isdecimal() and child.name.isdecimal() and int(child.name) == int(previous) + 1
-        if follows and _alike(groups[-1][0], child):
+        if follows and _are_similar(groups[-1][0], child):
             groups[-1].append(child)
         else:
             groups.append([child])
     return _FoldedModule(row.path.rpartition(".")[2], 1, row, tuple(map(_merge, groups)))
 
 
-def _alike(first: _FoldedModule, second: _FoldedModule) -> bool:
+def _are_similar(first: _FoldedModule, second: _FoldedModule) -> bool:
     return (
         all(getattr(first.row, name) == getattr(second.row, name) for name in ("type", "calls", "note"))
-        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _SIZES if name != "peak")
+        and all(_is_close(getattr(first.row, name), getattr(second.row, name)) for name in _SIZES if name != "peak")
         and [child.name for child in first.children] == [child.name for child in second.children]
-        and all(map(_alike, first.children, second.children))
+        and all(map(_are_similar, first.children, second.children))
     )
 
 
-def _close(first: int | None, second: int | None) -> bool:
+def _is_close(first: int | None, second: int | None) -> bool:
     if first is None or second is None:
         return first is second
     return abs(first - second) <= max(_TOLERANCE, max(first, second) // 1000)

@@ -76,7 +76,7 @@ class EarlierRuns:
     def fitting_size(
         self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
     ) -> str:
-        """Return a sentence about the largest size, such as a batch size, that would have fitted; empty if unknown."""
+        """Return a sentence about the largest size, such as a batch size, that would have fit; empty if unknown."""
         failed = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
@@ -108,7 +108,7 @@ class EarlierRuns:
         for scaled, sizes in _predictions(steps, state):
             largest = scaled.largest(capacity, last=limit - 1, after_release=True) if time.allows(0) else None
             if largest is not None and largest >= steps[-1][0]:
-                return f"{label}{largest:,} instead of {limit:,} would have fitted, {sizes}"
+                return f"{label}{largest:,} instead of {limit:,} would have fit, {sizes}"
         return ""
 
 

@@ -30,7 +30,7 @@ class ReplayTime:
         return time.thread_time() - self._started
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Remaining CPU time in seconds."""
         return max(_TIME_LIMIT - self.used, 0.0)
 
@@ -50,13 +50,13 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     loaded = replay_time.used
     if reserved is None or not len(ooms) or not replay_time.allows(loaded):
         return ""
-    verification = verified(snapshot, device, replay_time.left)
+    verification = verified(snapshot, device, replay_time.remaining)
     if verification.difference or verification.recording.settings.expandable:
         return ""
     if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification
         return ""
     capacity, event = reserved + failure.available, int(ooms[-1])
-    with verification.recording.work_limit.limited(replay_time.left):
+    with verification.recording.work_limit.limited(replay_time.remaining):
         result = replay(snapshot, device, _SETTING, capacity, by_fraction=verification.recording.by_fraction)
     if event not in result.served:
         return NOT_ENOUGH

@@ -39,7 +39,7 @@ class AllocationOwner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> AllocationOwner:
-        """Return the owner for a library path; an empty path stands for memory allocated before recording began."""
+        """Return the owner for a library path; an empty path denotes memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)

@@ -175,11 +175,11 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
         sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:
         sentences.append(
-            f"A new segment needed {size(segment)}, but only {size(device_free)} of device memory was free."
+            f"A new segment of {size(segment)} was needed, but only {size(device_free)} of device memory was free."
         )
     elif device_free is not None:
         sentences.append(
-            f"A new segment needed {size(segment)}. {size(device_free)} of device memory was free, but "
+            f"A new segment of {size(segment)} was needed. {size(device_free)} of device memory was free, but "
             "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
         )
     if memory.partly:

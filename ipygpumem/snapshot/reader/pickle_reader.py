@@ -140,7 +140,7 @@ class PickleReader:
                 outer.append(stack)
                 stack = []
                 if len(outer) > self._limits.depth:
-                    self._fail(SnapshotLimitError, f"the nesting is more than {self._limits.depth} levels deep", at)
+                    self._fail(SnapshotLimitError, f"the nesting depth exceeds the limit of {self._limits.depth}", at)
             elif code == op.EMPTY_DICT:  # may start a run of entries in a list of events
                 run = self._start_run(at - 1, memo_index) if at - 1 in batches and is_in_events(outer) else None
                 stack.append({} if run is None else run)

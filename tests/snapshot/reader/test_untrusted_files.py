@@ -97,7 +97,7 @@ def test_number_of_objects_is_limited_by_the_size_of_the_file():
 
 
 def test_nesting_is_limited():
-    with pytest.raises(SnapshotLimitError, match="the nesting is more than 100 levels deep"):
+    with pytest.raises(SnapshotLimitError, match="the nesting depth exceeds the limit of 100"):
         Snapshot.load(b"\x80\x04" + b"]" + b"(]" * 200 + b"e" * 200 + b".")
     assert Snapshot.load(b"\x80\x04}(\x8c\x08segments]\x8c\x01x" + b"](" * 50 + b"e" * 50 + b"u.", ReadLimits(depth=60))
 

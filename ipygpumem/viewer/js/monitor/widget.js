@@ -22,8 +22,8 @@ function render({ model, el }) {
     panel.update();
   };
   const onClose = () => panel.close("the monitor was closed: run %gpumem monitor to open it again");
-  const heartbeat = () => model.send({ here: view });
-  const leave = () => model.send({ bye: view });
+  const heartbeat = () => model.send({ visible: view });
+  const leave = () => model.send({ closed: view });
   /** @type {[string, (...values: any[]) => void][]} */
   const listeners = [
     ["msg:custom", onMessage],
@@ -38,13 +38,13 @@ function render({ model, el }) {
     for (const [name, listener] of listeners) model.off(name, listener);
   });
   heartbeat();
-  request({ get: "past" }).then(
+  request({ get: "history" }).then(
     ({ content }) => {
       if (stop.signal.aborted) return;
       history.prepend(content);
       panel.update();
     },
-    () => {}, // new readings arrive all the same
+    () => {}, // new readings arrive nevertheless
   );
   /** @type {any} */ (el).ipygpumemMonitor = { history, panel };
   return () => {
