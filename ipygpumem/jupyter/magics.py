@@ -151,7 +151,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             name = f"{name} {subcommand}"
         with _usage_errors(f"%gpumem {name}"), preserve_shown_warnings():
             options = command.options_of("magic")
-            rest, code = split_statement(options, rest) if command.statement else (rest, "")
+            rest, code = split_statement(options, rest, command.variable) if command.statement else (rest, "")
             arguments = parse_line(f"%gpumem {name}", options, rest)
             if command.statement:
                 arguments.statement = code

@@ -101,15 +101,24 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
     return arguments
 
 
-def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
-    """Split a line into its leading options and the statement. A semicolon at the end is part of the statement."""
+def split_statement(options: tuple[Option, ...], line: str, variable: re.Pattern[str] | None = None) -> tuple[str, str]:
+    """Split a line into its leading options and the statement. A semicolon at the end is part of the statement.
+
+    Arguments that match ``variable`` may be between the options. They are returned at the start of the statement.
+    """
     text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}
     switches = {flag[1] for flag in flags - with_value if len(flag) == len("-q")}
-    end = 0
-    while (argument := _ARGUMENT.match(text, end)) is not None and argument[1].startswith("-"):
+    end, leading, variables = 0, "", []
+    while (argument := _ARGUMENT.match(text, end)) is not None:
         flag = argument[1]
+        if variable is not None and variable.fullmatch(flag):
+            variables.append(flag)
+            end = argument.end()
+            continue
+        if not flag.startswith("-"):
+            break
         if flag.split("=")[0] not in flags and not (len(flag) > 1 and set(flag[1:]) <= switches):
             if flag.startswith("--"):  # the parser rejects unknown options, whereas -x and -1 are valid statements
                 return text, ""
@@ -117,7 +126,8 @@ def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
         end = argument.end()
         value = _ARGUMENT.match(text, end) if flag in with_value else None
         end = end if value is None else value.end()
-    return text[:end], line[end:].lstrip() if end < len(text) else ""
+        leading += text[argument.start() : end]
+    return leading, " ".join([*variables, line[end:].lstrip() if end < len(text) else ""])
 
 
 NAME = "gpumem"

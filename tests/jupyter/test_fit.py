@@ -53,6 +53,9 @@ def test_options(notebook):
     assert json.loads(result.stdout)["axes"][1] == {"name": "size", "first": 1, "last": 16}
     assert notebook.shell.user_ns["batch"] == "mine"
     assert notebook.run("answer.predict(10, 10)").value == (32 + 10 + 2 * 100) << 20
+    assert notebook.run("%gpumem fit -q batch=1..64 -v other size=1..16 --margin '10 %' step(batch * size)").success
+    assert notebook.shell.user_ns["other"].margin == 0.1
+    assert [axis.name for axis in notebook.shell.user_ns["other"].axes] == ["batch", "size"]
     assert notebook.run("%gpumem fit -q -o --margin 10% batch=1..64 step(batch);").value.margin == 0.1
     assert "NAME=FIRST..LAST STATEMENT" in notebook.run("%gpumem fit --help").stdout
     assert notebook.run("fit = 3\n%gpumem fit = 4\nfit").value == 4, "a statement"
@@ -120,6 +123,10 @@ def test_exceptions_restore_the_names(notebook):
         ("--most 80% batch=1..64 step(batch)", "0.8 is not between 0 and 0.5"),
         ("--dry --try batch=1..64 step(batch)", "--try requires runs on a GPU, and cannot be combined with --dry"),
         ("--nonsense batch=1..64 step(batch)", "unrecognized arguments: --nonsense"),
+        ("batch=1..64 --nonsense step(batch)", "unrecognized arguments: --nonsense"),
+        ("batch=1..64 -v answer", "the statement after batch=1..64 is missing"),
+        ("batch=1..64 step(batch) -v answer", "the options must be before the statement: -v answer"),
+        ("batch=1..64 step(batch) --dry", "the options must be before the statement: --dry"),
     ],
 )
 def test_invalid_lines(notebook, line, message):

@@ -67,6 +67,7 @@ class Command:
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
         statement: Whether the text after the options is Python code, which is passed in the argument ``statement``
             without being split.
+        variable: Pattern of the arguments at the start of the statement that may also be before or between the options.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Command:
     shell: Callable[[argparse.Namespace], int] | None = None
     subcommands: tuple[Command, ...] = ()
     statement: bool = False
+    variable: re.Pattern[str] | None = None
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
         """Return the options that the command supports in a notebook (``magic``) or in a shell (``shell``)."""

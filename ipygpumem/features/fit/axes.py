@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 
-_AXIS = re.compile(
+AXIS = re.compile(
     r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d{1,30})\.\.(?P<last>\d{1,30})(?:\.\.(?P<step>\d{1,30}))?(?=\s|$)"
 )
+"""Pattern of a variable and its range, such as ``batch=1..4096`` or, with a step, ``batch=8..4096..8``."""
 _MIN_SIZES = 3
 """Smallest number of different sizes to run: two determine the prediction, and one checks it."""
 _MAX_AXES = 2
@@ -87,7 +88,7 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
         OptionError: The variables, their ranges or the statement are missing or invalid.
     """
     axes, end = [], 0
-    while (match := _AXIS.match(text, end)) is not None:
+    while (match := AXIS.match(text, end)) is not None:
         first, last, step = (int(match[name] or 1) for name in ("first", "last", "step"))
         axes.append(checked_axis(match["name"], range(first, last + 1, max(step, 1))))
         end = match.end()

@@ -9,15 +9,16 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import parse_size
 from ipygpumem.features.commands.command import HELP, Command, Notebook, Option, show_result
 from ipygpumem.features.commands.output import print_json
+from ipygpumem.features.fit.axes import AXIS, parse_axes
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
-    from ipygpumem.features.fit.axes import parse_axes
     from ipygpumem.features.fit.collect import fit_step
     from ipygpumem.features.fit.step_code import statement_step
 
     __tracebackhide__ = True  # omit this function from tracebacks of errors in the statement
     axes, statement = parse_axes(arguments.statement)
+    _check_end(statement)
     codes, run = notebook.compiled(statement)
     code = statement_step(statement, axes, codes, notebook.shell.user_ns, run)
     notebook.claim_cell()
@@ -36,6 +37,15 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
             notebook.show_tables([*result.tables(), *(advice.tables() if advice is not None else ())])
 
     return show_result(notebook, arguments, result, show)
+
+
+def _check_end(statement: str) -> None:
+    """Raise `OptionError` if options follow the statement. They would be Python code: ``--dry`` is ``-(-dry)``."""
+    end = statement.rpartition(")")[2].strip()
+    words = end.split()
+    flags = {flag for option in FIT.options for flag in option.flags}
+    if words and words[0].partition("=")[0] in flags and (words[0].startswith("--") or len(words) > 1):
+        raise OptionError(f"the options must be before the statement: {end}")
 
 
 def _share(text: str) -> float:
@@ -59,7 +69,8 @@ FIT = Command(
             ("statement",),
             "NAME=FIRST..LAST STATEMENT",
             "a variable of the statement with its range, such as batch=1..4096, or two such variables; then the "
-            "statement that runs one step, such as step(batch). The step's state is restored afterwards",
+            "statement that runs one step, such as step(batch). Options are before the statement. The step's state is "
+            "restored afterwards",
             accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),
@@ -91,4 +102,5 @@ FIT = Command(
     ),
     magic=_magic,
     statement=True,
+    variable=AXIS,
 )
