@@ -66,8 +66,13 @@ class AllowedInterrupts:
     def __enter__(self) -> None:
         self._deferral = deferral = _deferral()
         if deferral is not None:
-            _signal.signal(SIGINT, deferral.handler)
-            deferral.deliver()
+            deferral.deliver()  # if this raises, further interrupts are still deferred
+            try:
+                _signal.signal(SIGINT, deferral.handler)
+                deferral.deliver()
+            except BaseException:
+                self.__exit__()
+                raise
 
     def __exit__(self, *_: object) -> None:
         deferral, handler = self._deferral, _signal.getsignal(SIGINT)

@@ -47,6 +47,21 @@ def test_interrupt_is_raised_in_an_operation_that_allows_it():
     assert steps == ["deferred", "deferred again"]
 
 
+@pytest.mark.parametrize("moment", ["before the operation", "in the operation"])
+def test_second_interrupt_does_not_prevent_the_cleanup(moment):
+    steps = []
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        try:
+            if moment == "before the operation":
+                interrupt()
+            with AllowedInterrupts():
+                interrupt()
+        finally:
+            interrupt()
+            steps.append("cleanup")
+    assert steps == ["cleanup"]
+
+
 def test_handler_of_the_program():
     calls = []
 

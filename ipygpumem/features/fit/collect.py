@@ -148,8 +148,9 @@ def _run(search: Search, run: Callable[[SavedState, Any], str]) -> str:
             with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
                 return run(saved, updates)
         finally:
-            search.files.__exit__()
-            search.notes += [*search.files.notes(), *saved.restore(), *runner.close()]
+            with DeferredInterrupts():  # in case a second interrupt was raised while `AllowedInterrupts` exited
+                search.files.__exit__()
+                search.notes += [*search.files.notes(), *saved.restore(), *runner.close()]
 
 
 def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
