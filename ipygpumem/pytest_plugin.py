@@ -115,8 +115,8 @@ def _user_properties(report: Report) -> list[tuple[str, object]]:
     peaks = [device.peak for device in devices if device.high is None or device.high.exact]
     outside = [device.outside for device in devices if device.process_wide]
     metrics = (peaks, [device.held for device in devices], outside, [report.host.peak] if report.host.exact else [])
-    known = [[value for value in values if value is not None] for values in metrics]
-    return [(name, max(values)) for name, values in zip(_PROPERTIES, known, strict=True) if values]
+    known_values = [[value for value in values if value is not None] for values in metrics]
+    return [(name, max(values)) for name, values in zip(_PROPERTIES, known_values, strict=True) if values]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -137,12 +137,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         return
     widths = [max(len(name), 10) for name in _HEADER]
     terminalreporter.write_line("  ".join([*map(str.rjust, _HEADER, widths), "test"]))
-    changed = [item for item in tests.items() if any(abs(value or 0) >= VISIBLE for value in item[1])]
-    ordered = sorted(changed, key=lambda item: [-(value or 0) for value in (item[1][0], item[1][3])])
-    for nodeid, values in ordered[:_MAX_ROWS]:
+    changed_tests = [item for item in tests.items() if any(abs(value or 0) >= VISIBLE for value in item[1])]
+    sorted_tests = sorted(changed_tests, key=lambda item: [-(value or 0) for value in (item[1][0], item[1][3])])
+    for nodeid, values in sorted_tests[:_MAX_ROWS]:
         cells = ["-" if value is None else signed(value) for value in values]
         terminalreporter.write_line("  ".join([*map(str.rjust, cells, widths), nodeid]))
-    if len(ordered) > _MAX_ROWS:
-        terminalreporter.write_line(f"and {many(len(ordered) - _MAX_ROWS, 'more test')} with lower peaks")
-    if len(changed) < len(tests):
-        terminalreporter.write_line(f"not shown: {many(len(tests) - len(changed), 'test')} with 0.0 MiB in all columns")
+    if len(sorted_tests) > _MAX_ROWS:
+        terminalreporter.write_line(f"and {many(len(sorted_tests) - _MAX_ROWS, 'more test')} with lower peaks")
+    if len(changed_tests) < len(tests):
+        terminalreporter.write_line(
+            f"not shown: {many(len(tests) - len(changed_tests), 'test')} with 0.0 MiB in all columns"
+        )

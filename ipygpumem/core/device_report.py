@@ -183,8 +183,8 @@ class DeviceReport(PlainData):
         metrics = [self.held, exact_peak, self.cached, self.pending, self.outside_peak]
         if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
             metrics.append(self.outside)
-        changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
-        return changed or max(self.ooms, self.rejections, self.retries) > 0
+        has_changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
+        return has_changed or max(self.ooms, self.rejections, self.retries) > 0
 
     @property
     def _comparable(self) -> bool:
@@ -227,13 +227,13 @@ class DeviceReport(PlainData):
         sampled, accounted = self.sampled, self.accounted
         if accounted is not None and accounted == self.outside_peak:
             return Accuracy("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
-        missing = f"; {self.unsampled}" if self.unsampled else ""
+        problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
-            return make_accuracy("unknown", f"no sample exceeds the readings before and after{missing}")
+            return make_accuracy("unknown", f"no sample exceeds the readings before and after{problem}")
         owner = "this process or one that has ended" if self.process_wide else "this process or another"
         return Accuracy(
             "sampled",
             f"{many(sampled.count, 'sample')} of the device's memory (first at {duration(sampled.since)}, largest gap "
-            f"{duration(sampled.gap)}{missing}), minus an upper bound on PyTorch's reserved memory; counts memory used "
+            f"{duration(sampled.gap)}{problem}), minus an upper bound on PyTorch's reserved memory; counts memory used "
             f"by {owner}",
         )

@@ -76,12 +76,12 @@ def make_plan(
 
         collectors.append(LimitsCollector(limits, recorded=not every_cell))
     collectors.append(ProcessesCollector(unchanged=not every_cell))
-    needed = path is not None or lines is not None or modules is not None
+    needs_recording = path is not None or lines is not None or modules is not None
     # a recording shows which line exceeded a limit, but must neither fail nor initialize CUDA for this purpose
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     if lines is not None:
         history = history or RecordingOptions()
         history = replace(history, extra={**history.extra, "context": "all"})
-    recorder = Recorder(runtime, history) if needed or useful else None
+    recorder = Recorder(runtime, history) if needs_recording or useful else None
     collectors += extra
     return Plan(tuple(collectors), recorder=recorder, path=path, devices=devices)

@@ -140,13 +140,13 @@ class RunningCells:
 
     def _is_running(self, info: Any, inner: Any) -> bool:
         """Return whether a cell is running that contains the cell with the ExecutionInfo object ``inner``."""
-        running, frame = [], sys._getframe()  # noqa: SLF001 (the stack of this call)
+        frame_infos, frame = [], sys._getframe()  # noqa: SLF001 (the stack of this call)
         while frame.f_back is not None:
             frame = frame.f_back
             if frame.f_code.co_name == "run_cell_async":
-                running.append(frame.f_locals.get("info"))
-        if inner in running:  # otherwise, this shell does not run cells with IPython's method
-            return info in running
+                frame_infos.append(frame.f_locals.get("info"))
+        if inner in frame_infos:  # otherwise, this shell does not run cells with IPython's method
+            return info in frame_infos
         ended = getattr(getattr(self._shell, "last_execution_result", None), "info", None)
         return info is not None and info is not ended
 

@@ -124,8 +124,8 @@ class CellMeasurements:
 
     def _begin_live(self, cell: RunningCell) -> None:
         settings = self._magics.values
-        shown = settings.report != "off" or cell.options is not None
-        if shown and cell.stored and self.live.available and settings.live == "auto":
+        shows_reports = settings.report != "off" or cell.options is not None
+        if shows_reports and cell.stored and self.live.available and settings.live == "auto":
             cell.live = self.live.begin(lambda: cell.number)
 
     def _end_live(self, cell: RunningCell) -> None:

@@ -142,8 +142,12 @@ class ReportPresenter:
 
     def _take_late_baseline(self, report: Report, measurement: Measurement) -> None:
         runtime = self._magics.session
-        missing = runtime.baseline is None or runtime.baseline.device is None
-        if missing and measurement.after is not None and any(device.started for device in report.devices.values()):
+        lacks_baseline = runtime.baseline is None or runtime.baseline.device is None
+        if (
+            lacks_baseline
+            and measurement.after is not None
+            and any(device.started for device in report.devices.values())
+        ):
             runtime.take_baseline(measurement.after)
 
     def _replace_live(self, report: Report, live: LiveDisplay | None, display_id: str | None) -> None:

@@ -172,8 +172,8 @@ class ClearOutputTracker:
 
     def waits(self, result: Any) -> bool:
         """Return whether a ``clear_output`` call of this cell is still pending, and set `waiting` to False."""
-        shown = result is None or not result.success or result.result is not None
-        waits = self.waiting and not shown and self._waiting_request == self._request()
+        shows_output = result is None or not result.success or result.result is not None
+        waits = self.waiting and not shows_output and self._waiting_request == self._request()
         self._set(waiting=False)
         return waits
 

@@ -80,10 +80,10 @@ class _Extension:
     def _register_magics(self) -> None:
         shell, magics, manager = self.shell, self.magics, self.shell.magics_manager
         places = [*((manager.magics[kind], name) for kind, name in _MAGICS), (manager.registry, _NAME)]
-        replaced = [(table, name, table.get(name)) for table, name in places]
+        previous_magics = [(table, name, table.get(name)) for table, name in places]
 
         def unregister() -> None:
-            for table, name, earlier in replaced:
+            for table, name, earlier in previous_magics:
                 magic = table.get(name)
                 if getattr(magic, "__self__", magic) is not magics:
                     continue  # other code has replaced it since

@@ -91,8 +91,8 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
     """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Reject options that would have no effect."""
     arguments = parse_line(program, options, line)
-    recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
-    if (arguments.stacks or arguments.max_entries or arguments.history) and not recorded:
+    is_recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
+    if (arguments.stacks or arguments.max_entries or arguments.history) and not is_recorded:
         raise OptionError("--stacks, --max-entries and --history require --snapshot PATH, --lines or --modules")
     if arguments.view and arguments.snapshot is None:
         raise OptionError("--view requires a snapshot: add --snapshot PATH")

@@ -225,11 +225,11 @@ class AllocationHistory:
         unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []
         for index, trace in enumerate(snapshot.get("device_traces", [])):
-            recorded = sum(1 for event in trace if event["action"] == "alloc")
-            missing = counts.get(index, 0) - self._allocations.get(index, 0) - recorded
+            recorded_count = sum(1 for event in trace if event["action"] == "alloc")
+            missing_count = counts.get(index, 0) - self._allocations.get(index, 0) - recorded_count
             # negative if the program reset the counters; the program's own recording may exclude allocations
-            reliable = missing >= 0 and (self.own or recorded or not missing)
-            result.append(missing if reliable and index in counts and not unknown else None)
+            reliable = missing_count >= 0 and (self.own or recorded_count or not missing_count)
+            result.append(missing_count if reliable and index in counts and not unknown else None)
         return result
 
     def stop(self) -> None:

@@ -195,9 +195,9 @@ class Measurement:
         # devices that were added to the monitored devices during the measurement have no first reading
         if after.devices.keys() != before.devices.keys():
             new = after.devices.keys() - before.devices.keys()
-            added = [device.name for device in self._devices if device.name in new]
-            self._notes += map(_ADDED.format, added)
-            after = after.only(tuple(name for name in after.devices if name not in added))
+            added_names = [device.name for device in self._devices if device.name in new]
+            self._notes += map(_ADDED.format, added_names)
+            after = after.only(tuple(name for name in after.devices if name not in added_names))
         samples = self.samples if self.samples is not None and self.samples.tracks else None
         peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks.items()}
         return build_report(

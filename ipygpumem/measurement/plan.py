@@ -153,8 +153,8 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""
-    recorded, recorder.snapshot = recorder.snapshot, None
-    if recorded is None or info.error:
+    snapshot, recorder.snapshot = recorder.snapshot, None
+    if snapshot is None or info.error:
         return None, info.error or "nothing was recorded"
     if info.dropped is None:
         return None, "it is unknown whether the ring buffer dropped events"
@@ -163,6 +163,6 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     from ipygpumem.snapshot import Snapshot  # on first use, because most cells record nothing
 
     try:
-        return Snapshot.load(recorded), ""
+        return Snapshot.load(snapshot), ""
     except IpyGpuMemError as error:
         return None, str(error)

@@ -131,8 +131,8 @@ def reserved_bound(
         return max((before.reserved + after.allocated - before.allocated for before, after in pairs), default=None)
 
     def bound(begin: float, end: float) -> int | None:
-        recorded = None if usage is None else usage.upper_bound(epoch + begin, epoch + end)
-        bounds = (peak, recorded, between_readings(begin, end))
+        recorded_bound = None if usage is None else usage.upper_bound(epoch + begin, epoch + end)
+        bounds = (peak, recorded_bound, between_readings(begin, end))
         return min((upper for upper in bounds if upper is not None), default=None)
 
     return bound

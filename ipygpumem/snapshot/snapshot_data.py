@@ -56,9 +56,9 @@ class SnapshotData:
         self.zero_us: int | None = None
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
         self.host = top_level.read_host_traces(root.get("host_traces"), limits, trace_reader)
-        recorded = self.host or ((trace_reader.read(HOST, []),) if host_segments else ())
+        host_traces = self.host or ((trace_reader.read(HOST, []),) if host_segments else ())
         segments = self.segments if host_segments else None
-        self.host_timeline = Timeline(recorded[0], segments, self.blocks) if recorded else None
+        self.host_timeline = Timeline(host_traces[0], segments, self.blocks) if host_traces else None
         self.settings = top_level.read_settings(root.get("allocator_settings"), tables.budget)
         self.regions = top_level.read_annotations(root.get("external_annotations", ()))
         self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), tables.budget)

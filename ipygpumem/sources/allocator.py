@@ -196,8 +196,8 @@ class AllocatedBlocks:
         within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
         inside |= {block[:2] for block in within_blocks if block is not None}
         wanted = [block for block in self.blocks if is_wanted(block.device)]
-        rest = [block for block in wanted if block[:2] not in inside]
-        unnamed = sum(block.size for block in rest if block.size != excluded_size and not any(block.pool))
+        other_blocks = [block for block in wanted if block[:2] not in inside]
+        unnamed = sum(block.size for block in other_blocks if block.size != excluded_size and not any(block.pool))
         return unnamed / max(sum(block.size for block in wanted), 1)
 
     def contains(self, device: str, address: int) -> bool:

@@ -17,7 +17,7 @@ def run_first_kernels(torch: Any, index: int) -> str:
     All tensors are freed, but the cuBLAS workspace remains allocated. Returns the names and errors of failed operations
     (for example, of bfloat16 on an old GPU) as text, which is empty if no operation failed.
     """
-    failed = []
+    failures = []
     dispatch = torch.utils._python_dispatch
     has_modes = hasattr(dispatch, "_disable_current_modes")
     with (
@@ -32,9 +32,9 @@ def run_first_kernels(torch: Any, index: int) -> str:
             try:
                 operation()
             except Exception as error:
-                failed.append(f"{name} ({first_line(error)})")
+                failures.append(f"{name} ({first_line(error)})")
         torch.cuda.synchronize(device)
-    return ", ".join(failed)
+    return ", ".join(failures)
 
 
 def _operations(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:

@@ -146,11 +146,11 @@ class Nvml:
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
         """Return memory usage in bytes (None on WSL2 and WDDM) by PID. ``graphics`` includes graphics processes."""
-        listed = self._list("Compute", handle)
+        processes = self._list("Compute", handle)
         if graphics:
-            listed += self._list("Graphics", handle)
+            processes += self._list("Graphics", handle)
         entries: dict[int, int | None] = {}
-        for entry in listed:
+        for entry in processes:
             pid, nbytes = entry.pid, entry.usedGpuMemory
             entries[pid] = nbytes if nbytes != _NOT_AVAILABLE else entries.get(pid)
         return entries
@@ -171,8 +171,8 @@ class Nvml:
                 break
         if code:
             self._raise(code)
-        listed: list[Any] = entries[: count.value]
-        return listed
+        processes: list[Any] = entries[: count.value]
+        return processes
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
         """Call an NVML function and return its error code. The overhead of pynvml's wrapper would double the time."""

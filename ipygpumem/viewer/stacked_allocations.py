@@ -126,13 +126,13 @@ def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
     live = np.zeros(0, np.int64)
-    added = 0
+    row_count = 0
     for event in columns.event.tolist():
         # columns are in event order, so a freed allocation never becomes live again
         until = int(np.searchsorted(start, event, side="right"))
-        live = np.concatenate([live, np.arange(added, until)])
+        live = np.concatenate([live, np.arange(row_count, until)])
         live = live[end[live] > event]
-        added = until
+        row_count = until
         yield order[live]
 
 

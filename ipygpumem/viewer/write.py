@@ -158,7 +158,10 @@ def write_page(
     # shareable copies do not contain the allocator settings with which the recording was made
     replays = [None if settings is None else encode_replays(snapshot, settings) for snapshot in snapshots]
     exported = shareable_copies(snapshots, source=source, paths=paths)
-    data = [PageData(item.name, encode(item, added)) for item, added in zip(exported, replays, strict=True)]
+    data = [
+        PageData(item.name, encode(item, replays_by_device))
+        for item, replays_by_device in zip(exported, replays, strict=True)
+    ]
     text = page(data, theme=theme)
     return write_file(target, text.encode("utf-8"))
 

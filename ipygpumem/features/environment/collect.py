@@ -105,10 +105,10 @@ def _device(runtime: Runtime | None) -> DeviceReading | None:
 def environment_lines(info: Environment) -> list[str]:
     """Return lines of text that describe the environment."""
     installed = [f"{name} {installed}" for name, installed in info.packages.items() if installed]
-    missing = [name for name, installed in info.packages.items() if not installed]
+    missing_packages = [name for name, installed in info.packages.items() if not installed]
     lines = [f"Python {info.python}, {info.system}", f"packages     {', '.join(installed)}"]
-    if missing:
-        lines.append(f"missing      {', '.join(missing)}")
+    if missing_packages:
+        lines.append(f"missing      {', '.join(missing_packages)}")
     lines.append(f"PyTorch      {info.torch or 'ready'}" + (f", built for CUDA {info.cuda}" if info.cuda else ""))
     if info.allocator:
         lines.append(f"allocator    {info.allocator}")

@@ -155,14 +155,16 @@ def _pools(index: int, owners: dict[AllocationOwner, int], *, shared: bool) -> l
         if not nbytes or (pool.name == STREAMS and shared):
             continue
         if pool.name in {STREAMS, GRAPHS}:
-            recorded = sum(nbytes for owner, nbytes in owners.items() if owner.pooled) if pool.name == STREAMS else 0
-            name = f"{pool.name}, unused" if recorded else pool.name
+            recorded_bytes = (
+                sum(nbytes for owner, nbytes in owners.items() if owner.pooled) if pool.name == STREAMS else 0
+            )
+            name = f"{pool.name}, unused" if recorded_bytes else pool.name
         else:
             library = _LIBRARIES.get(pool.name)
-            recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
-            name = f"{pool.name}, allocated before recording began" if recorded else pool.name
-        if nbytes - recorded >= VISIBLE:
-            pools.append(NamedMemory(name, nbytes - recorded, make_accuracy("exact", pool.source)))
+            recorded_bytes = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
+            name = f"{pool.name}, allocated before recording began" if recorded_bytes else pool.name
+        if nbytes - recorded_bytes >= VISIBLE:
+            pools.append(NamedMemory(name, nbytes - recorded_bytes, make_accuracy("exact", pool.source)))
     return pools
 
 

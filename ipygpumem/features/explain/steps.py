@@ -90,7 +90,7 @@ def _device_steps(reading: DeviceReading) -> list[ExplanationStep]:
 
 
 def _process_steps(
-    reading: DeviceReading, processes: Sequence[OtherProcess], named: Sequence[NamedMemory]
+    reading: DeviceReading, processes: Sequence[OtherProcess], named_memory: Sequence[NamedMemory]
 ) -> list[ExplanationStep]:
     if reading.process is None:
         return []
@@ -106,14 +106,14 @@ def _process_steps(
     remainder = reading.others - sum(step.amount or 0 for step in steps)
     if remainder:
         steps.append(ExplanationStep("more processes" if steps else "other processes", "others", remainder, accuracy))
-    return [*steps, *_unattributed_steps(reading, reading.unattributed, named), own]
+    return [*steps, *_unattributed_steps(reading, reading.unattributed, named_memory), own]
 
 
 def _unattributed_steps(
-    reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]
+    reading: DeviceReading, unattributed: int, named_memory: Sequence[NamedMemory]
 ) -> list[ExplanationStep]:
     steps = []
-    managed_memory = [memory for memory in named if memory.managed]
+    managed_memory = [memory for memory in named_memory if memory.managed]
     managed = sum(memory.amount for memory in managed_memory)
     on_device = min(managed, max(unattributed, 0))
     if on_device:
@@ -202,9 +202,9 @@ def _pytorch_steps(reading: DeviceReading, cache: CachedMemory | None, cache_pro
 
 def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
     steps = []
-    listed = make_accuracy("exact", "the allocator's list of segments")
+    list_accuracy = make_accuracy("exact", "the allocator's list of segments")
     paged = make_accuracy("derived", "the allocator's list of segments; expandable segments are released in pages")
-    accuracy = paged if cache.expandable else listed
+    accuracy = paged if cache.expandable else list_accuracy
     if cache.releasable:
         todo = "torch.cuda.empty_cache() or %gpumem free --cache"
         steps.append(ExplanationStep(RELEASABLE, "cache", cache.releasable, accuracy, todo))
@@ -217,8 +217,10 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
     if cache.private:
         note = f"{many(cache.pools, 'pool')}, reused by the next replay of a CUDA graph"
         todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
-        steps.append(ExplanationStep("cached in private pools", "cache", cache.private, listed, todo, note))
+        steps.append(ExplanationStep("cached in private pools", "cache", cache.private, list_accuracy, todo, note))
     if cached != cache.total:
-        changed = make_accuracy("derived", "the cache changed between two readings")
-        steps.append(ExplanationStep("cached, changed while values were read", "cache", cached - cache.total, changed))
+        change_accuracy = make_accuracy("derived", "the cache changed between two readings")
+        steps.append(
+            ExplanationStep("cached, changed while values were read", "cache", cached - cache.total, change_accuracy)
+        )
     return steps

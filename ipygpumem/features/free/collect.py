@@ -36,10 +36,10 @@ def delete_outputs(shell: Any) -> list[str]:
     for name in LATEST_OUTPUTS:
         if vars(shell.displayhook).get(name) is not None:
             _delete_latest(shell, name)
-    hidden = shell.user_ns_hidden  # also contains outputs that are no longer in the history
-    for name in [name for name in hidden if output_number(name) is not None]:
-        del hidden[name]
-    hidden.update((name, "") for name in LATEST_OUTPUTS if name in hidden)
+    hidden_names = shell.user_ns_hidden  # also contains outputs that are no longer in the history
+    for name in [name for name in hidden_names if output_number(name) is not None]:
+        del hidden_names[name]
+    hidden_names.update((name, "") for name in LATEST_OUTPUTS if name in hidden_names)
     result = getattr(shell, "last_execution_result", None)
     if result is not None and result.result is not None:
         shell.last_execution_result = None
@@ -84,7 +84,7 @@ def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
     """Delete variables and references to their values in outputs and the last exception. Return what was deleted."""
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
-    removed = []
+    freed_items = []
     for name, outputs, latest_outputs, is_result, is_in_exception in references:
         shell.user_ns.pop(name, None)
         shell.user_ns_hidden.pop(name, None)
@@ -95,10 +95,10 @@ def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
             _delete_latest(shell, latest)
         if is_result:
             shell.last_execution_result = None
-        removed.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
+        freed_items.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
         if is_in_exception:
-            removed += delete_exception(shell)
-    return removed
+            freed_items += delete_exception(shell)
+    return freed_items
 
 
 def _find_references(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:

@@ -25,16 +25,16 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     check_names(shell, arguments.names)
     holders_before = holders() if arguments.names else None
     before = notebook.session.reading()
-    removed = delete_variables(shell, dict.fromkeys(arguments.names))
+    freed_items = delete_variables(shell, dict.fromkeys(arguments.names))
     if arguments.out or arguments.cache or not arguments.names:
-        removed += delete_exception(shell)
+        freed_items += delete_exception(shell)
     if arguments.out:
-        removed += delete_outputs(shell)
+        freed_items += delete_outputs(shell)
     objects = collect_garbage()
     if objects:
-        removed.append(f"{many(objects, 'object')} in unreachable cycles")
+        freed_items.append(f"{many(objects, 'object')} in unreachable cycles")
     if arguments.cache and allocator.empty_cache():
-        removed.append("PyTorch's cache")
+        freed_items.append("PyTorch's cache")
     after = notebook.session.reading()
     notes = []
     if holders_before is not None:
@@ -47,7 +47,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
             if change >= MIB
         ]
     notebook.claim_cell()
-    notebook.show_tables(release_tables(before, after, removed, notes))
+    notebook.show_tables(release_tables(before, after, freed_items, notes))
 
 
 def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
@@ -62,13 +62,13 @@ def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[s
     if sum(holders_before.amount(name) for name in names) - freed < MIB:
         return []
     size_before = {(holder.name, holder.device): holder.amount for holder in holders_before.holders}
-    remaining = []
+    other_holders = []
     for holder in holders().holders:
         increase = holder.amount - size_before.get((holder.name, holder.device), 0)
         if increase >= MIB:
-            remaining.append(f"{holder.name} ({size(increase)})")
-    names_and_sizes = ", ".join(remaining[:_MAX_HOLDERS])
-    return [f"the memory of these variables is still held by {names_and_sizes}"] if remaining else []
+            other_holders.append(f"{holder.name} ({size(increase)})")
+    names_and_sizes = ", ".join(other_holders[:_MAX_HOLDERS])
+    return [f"the memory of these variables is still held by {names_and_sizes}"] if other_holders else []
 
 
 FREE = Command(
@@ -93,7 +93,7 @@ FREE = Command(
 _HEADER = ("before", "after", "change")
 
 
-def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
+def release_tables(before: Reading, after: Reading, freed_items: Sequence[str], notes: Sequence[str]) -> list[Table]:
     """Create a table for each device that this process uses or, if it uses none, for host memory."""
     tables = [
         _device_table(before.devices[name], device)
@@ -103,7 +103,7 @@ def release_tables(before: Reading, after: Reading, removed: Sequence[str], note
     if not tables:
         rss = _row("this process (RSS)", before.host.rss, after.host.rss, 0)
         tables = [Table("host memory", _HEADER, (rss,))]
-    freed = f"freed: {'; '.join(removed)}" if removed else "nothing to free"
+    freed = f"freed: {'; '.join(freed_items)}" if freed_items else "nothing to free"
     return [*tables[:-1], replace(tables[-1], notes=(freed, *notes))]
 
 

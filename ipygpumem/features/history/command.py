@@ -38,12 +38,12 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
         reports = session_reports()
         rows = SessionRows("this session", changed_rows(reports), dropped=reports.dropped)
     notebook.claim_cell()
-    selected = select_devices(rows.rows, devices)
-    tables = history_tables(selected, page, title=rows.name, dropped=rows.dropped)
+    selected_rows = select_devices(rows.rows, devices)
+    tables = history_tables(selected_rows, page, title=rows.name, dropped=rows.dropped)
     if arguments.plot:
         from ipygpumem.features.history.plot import history_plot
 
-        notebook.show_image(history_plot(selected, rows.name), text_tables(tables))
+        notebook.show_image(history_plot(selected_rows, rows.name), text_tables(tables))
     else:
         notebook.show_tables(tables)
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))
@@ -76,19 +76,19 @@ def _shell(arguments: argparse.Namespace, *, is_notebook: bool = False) -> int:
             continue
         if rows.faults:
             status = BAD_FILE
-        selected = select_devices(rows.rows, devices)
+        selected_rows = select_devices(rows.rows, devices)
         if arguments.json:
-            print_json({"file": name, "rows": plain(selected)})
+            print_json({"file": name, "rows": plain(selected_rows)})
         elif arguments.plot is not None:
             from ipygpumem.features.history.plot import history_plot
 
-            image = history_plot(selected, rows.name)
+            image = history_plot(selected_rows, rows.name)
             write_file(check_path(arguments.plot), image.png)
             print_lines(f"{printable(arguments.plot)}: {image.text}")
-        elif not selected and rows.name.endswith(".ipynb"):
+        elif not selected_rows and rows.name.endswith(".ipynb"):
             print_lines(f"{rows.name}: no output contains measurements; execute the notebook with ipygpumem loaded")
         else:
-            print_lines(*([""] if number else []), text_tables(history_tables(selected, page, title=rows.name)))
+            print_lines(*([""] if number else []), text_tables(history_tables(selected_rows, page, title=rows.name)))
     return status
 
 

@@ -77,19 +77,19 @@ def _draw_panel(layout: plot_image.PlotLayout, panel: _DevicePanel, top: float) 
     count = len(panel.rows)
     edges = np.linspace(0, count, min(count, layout.columns) + 1)
     parts = itertools.pairwise(edges.astype(np.int64))
-    shown = np.array([first + panel.highest[first:end].argmax() for first, end in parts])
+    shown_rows = np.array([first + panel.highest[first:end].argmax() for first, end in parts])
     edges -= 0.5
     width = max(count, plot_image.PLOT_WIDTH / _MAX_BAR)
     axes = layout.plot(top, _PLOT_HEIGHT, (-0.5, width - 0.5), panel.limit, _TICK_LIMIT)
-    ends = np.append(shown, shown[-1])  # each step continues to the next edge
+    ends = np.append(shown_rows, shown_rows[-1])  # each step continues to the next edge
     colors = [color for color, _ in panel.colors.values()]
     options = {"step": "post", "antialiased": False, "linewidth": 0}
     axes.stackplot(edges, panel.usage[ends].T, colors=colors, **options)
     axes.fill_between(edges, panel.usage[ends].sum(axis=1), panel.highest[ends], color=_UP_TO_PEAK, **options)
     if plot_image.PLOT_WIDTH / width >= _MIN_BAR_WITH_GAP:
         axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=plot_image.POINT)
-    failed = np.where(panel.failed[shown], panel.limit, np.nan)
-    for heights, color, thickness in ((panel.peaks[shown], plot_image.INK, 2), (failed, _FAILED, 8)):
+    failure_heights = np.where(panel.failed[shown_rows], panel.limit, np.nan)
+    for heights, color, thickness in ((panel.peaks[shown_rows], plot_image.INK, 2), (failure_heights, _FAILED, 8)):
         drawn = np.isfinite(heights)  # matplotlib 3.6 warns about NaN
         axes.hlines(
             heights[drawn], edges[:-1][drawn], edges[1:][drawn], color=color, linewidth=thickness * plot_image.POINT

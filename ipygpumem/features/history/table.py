@@ -48,9 +48,9 @@ def descending(value: float | None) -> float:
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
     """Filter rows by device name if any names are given; raise `OptionError` if a name has no rows."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
-    missing = [name for name in names if name not in available]
-    if missing and available:
-        raise OptionError(f"no measurements on {', '.join(missing)}; measured devices: {', '.join(available)}")
+    missing_names = [name for name in names if name not in available]
+    if missing_names and available:
+        raise OptionError(f"no measurements on {', '.join(missing_names)}; measured devices: {', '.join(available)}")
     return [row for row in rows if row.device in names] if names else rows
 
 
@@ -58,21 +58,21 @@ def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
     """Return a table with a row per measurement and device, without unchanged rows unless ``page.by`` is ``time``."""
-    listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
+    listed_rows = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
     largest = max((abs(getattr(row, bar_field) or 0) for row in rows), default=0) or 1
-    selected = page.select(listed)
+    page_rows = page.select(listed_rows)
     body = [
         TableRow("", row_cells(row), 1, bar=max(getattr(row, bar_field) or 0, 0) / largest, note=row_outcome(row))
-        for row in selected
+        for row in page_rows
     ]
     measurements = {row.measurement for row in rows}
     count = many(len(measurements), "measurement") if rows else "no measurements yet"
-    notes = _notes(listed, len(rows) - len(listed), page, dropped)
+    notes = _notes(listed_rows, len(rows) - len(listed_rows), page, dropped)
     title = f"{title}: {count}{', one row per device with changes' if several else ''}"
     table = Table(title, ("held", "peak", "outside", "time"), tuple(body), tuple(notes))
-    return [_with_cells(table, selected, _CODE_WIDTH, several=several)]
+    return [_with_cells(table, page_rows, _CODE_WIDTH, several=several)]
 
 
 def _with_cells(table: Table, rows: Sequence[ReportRow], code_width: int, *, several: bool) -> Table:
@@ -139,7 +139,9 @@ def comparison_tables(
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(SORT_COLUMNS[by]) or 0))
-    listed = [pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))]
+    listed_pairs = [
+        pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))
+    ]
     both = sum(pair.before is not None and pair.after is not None for pair in pairs)
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
     title = f"{names[1]} compared with {names[0]} (rows in both: {both:,}, different: {differing:,})"
@@ -148,12 +150,12 @@ def comparison_tables(
         for name, count in zip(names, skipped, strict=True)
         if count
     ]
-    if len(listed) < len(pairs):
-        notes.append(f"not shown: {many(len(pairs) - len(listed), 'row')} without a memory change in either run")
-    body = tuple(TableRow("", _compared_cells(pair), 1, note=_pair_note(pair, names)) for pair in listed)
+    if len(listed_pairs) < len(pairs):
+        notes.append(f"not shown: {many(len(pairs) - len(listed_pairs), 'row')} without a memory change in either run")
+    body = tuple(TableRow("", _compared_cells(pair), 1, note=_pair_note(pair, names)) for pair in listed_pairs)
     several = len({pair.row.device for pair in pairs}) > 1
     table = Table(title, ("held", "change", "peak", "change", "time", "change"), body, tuple(notes))
-    return [_with_cells(table, [pair.row for pair in listed], _COMPARED_CODE_WIDTH, several=several)]
+    return [_with_cells(table, [pair.row for pair in listed_pairs], _COMPARED_CODE_WIDTH, several=several)]
 
 
 def _compared_cells(pair: RowPair) -> tuple[str, ...]:
@@ -172,8 +174,8 @@ def _pair_note(pair: RowPair, names: tuple[str, str]) -> str:
         return f"only in {names[1]}"
     if pair.after is None:
         return f"only in {names[0]}"
-    failed = [name for name, row in zip(names, (pair.before, pair.after), strict=True) if row.success is False]
-    parts = [] if not failed else ["failed in both runs" if len(failed) == len(names) else f"failed in {failed[0]}"]
+    runs = [name for name, row in zip(names, (pair.before, pair.after), strict=True) if row.success is False]
+    parts = [] if not runs else ["failed in both runs" if len(runs) == len(names) else f"failed in {runs[0]}"]
     outside = pair.change("outside")
     if outside is not None and abs(outside) >= VISIBLE:
         parts.append(f"outside PyTorch {signed(int(outside))}")

@@ -50,8 +50,8 @@ class LinesCollector(recording_analysis.RecordingAnalysisCollector):
             events.add_graphs(self._graphs.calls, recording_analysis.EventLookup(timeline, recording.recorder))
         if self._all_functions:
             regions += _executed_regions(events.lines(), regions, source)
-        listed = {(region.file, number) for region in regions for number in region.lines}
-        uses, elsewhere = events.uses(listed)
+        listed_lines = {(region.file, number) for region in regions for number in region.lines}
+        uses, elsewhere = events.uses(listed_lines)
         listings = []
         for region in regions:
             numbered = enumerate(source.lines(region.file)[region.first - 1 : region.last], region.first)
@@ -76,9 +76,11 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
     return {}
 
 
-def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], source: SourceCode) -> list[SourceRegion]:
-    """Return the functions (or cells, for lines outside functions) that contain the lines and are not in ``listed``."""
-    whole_cells = {region.file for region in listed if not region.name}
+def _executed_regions(
+    lines: Iterable[Line], listed_regions: Sequence[SourceRegion], source: SourceCode
+) -> list[SourceRegion]:
+    """Return the functions (or cells, for lines outside functions) with these lines, except ``listed_regions``."""
+    whole_cells = {region.file for region in listed_regions if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
         if file in source.cells and file not in whole_cells:
@@ -91,7 +93,7 @@ def _executed_regions(lines: Iterable[Line], listed: Sequence[SourceRegion], sou
             regions += functions
         else:
             regions.append(SourceRegion(file, 1, len(source.lines(file))))
-    return [region for region in regions if region not in listed]
+    return [region for region in regions if region not in listed_regions]
 
 
 class _LineEvents:
@@ -185,8 +187,8 @@ class _LineEvents:
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
-    def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line, and that of stacks without ``listed`` lines (None if there are none)."""
+    def uses(self, listed_lines: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
+        """Return the usage of each line, and that of stacks without ``listed_lines`` lines (None if there are none)."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes
@@ -209,7 +211,7 @@ class _LineEvents:
         np.maximum.at(highest[:, 1], sets, events)
         # by line; the last row is for the sets without a listed line
         elsewhere = len(self._line_numbers)
-        listed_numbers = {number for line, number in self._line_numbers.items() if line in listed}
+        listed_numbers = {number for line, number in self._line_numbers.items() if line in listed_lines}
         pairs = [(number, line) for lines, number in self._sets.items() for line in lines]
         pairs += [(number, elsewhere) for lines, number in self._sets.items() if listed_numbers.isdisjoint(lines)]
         set_numbers, line_numbers = np.asarray(pairs, np.int64).reshape(-1, 2).T

@@ -76,8 +76,8 @@ class DeviceLines(PlainData):
     @property
     def uses_memory(self) -> bool:
         """Whether memory was allocated or freed on the device."""
-        listed = any(line.use is not None for listing in self.listings for line in listing.lines)
-        return listed or self.elsewhere is not None
+        has_usage = any(line.use is not None for listing in self.listings for line in listing.lines)
+        return has_usage or self.elsewhere is not None
 
 
 @dataclass(frozen=True, slots=True)

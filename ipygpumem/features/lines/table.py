@@ -33,13 +33,13 @@ def line_table(device: DeviceLines) -> Table:
         rows.append(TableRow("", _EMPTY, 0, note="elsewhere"))
         rows.append(_use_row("", "other code and threads", device.elsewhere, scale))
     rows.append(TableRow("", _EMPTY, 0, note="entire device, at the end and at the peak"))
-    for label, end, peak, shown in (
+    for label, end, peak, is_shown in (
         ("requested", device.end_requested, device.peak_requested, True),
         ("rounding by the allocator", device.end_rounding, device.peak_rounding, device.peak_rounding is None),
         ("freed, waiting for another stream", device.end_pending, device.peak_pending, False),
         ("allocated (allocator's counter)", device.end_allocated, device.peak_allocated, True),
     ):
-        if shown or end or peak:
+        if is_shown or end or peak:
             cells = (precise_size(end), precise_size(peak), "", "", "")
             rows.append(TableRow("", cells, 1, note=label))
     title = f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use at the start"

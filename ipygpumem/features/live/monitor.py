@@ -66,7 +66,7 @@ class Poller:
             if state is None or state_after is None or state.segments == state_after.segments:
                 break
         used, driver, total = None, None, device.total
-        allocated = reserved = process = others = None
+        allocated = reserved = process = other_memory = None
         if memory is not None:
             used, driver, total = memory.used, memory.reserved, memory.total
         if state is not None:
@@ -75,8 +75,8 @@ class Poller:
             # the device's memory may have been read before the latest segment was allocated
             in_use = max(used - (driver or 0), reserved)
             used = in_use + (driver or 0)
-            others = self._others(device, in_use, in_use - reserved)
-            process = None if others is None else max(in_use - others, reserved)
+            other_memory = self._others(device, in_use, in_use - reserved)
+            process = None if other_memory is None else max(in_use - other_memory, reserved)
         return DeviceReading(
             device.name,
             context=True,
@@ -86,7 +86,7 @@ class Poller:
             used=used,
             driver_reserved=driver,
             process=process,
-            others=others,
+            others=other_memory,
             total=total,
             mode="device" if process is None else "process",
         )
@@ -107,15 +107,15 @@ class Poller:
         own_pid = device.own_pid
         if own_pid is None:  # the memory usage of this process is unknown
             return None
-        others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
+        other_memory, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
         now = time.monotonic()
         due = abs(outside_pytorch - outside_before) >= _MIN_CHANGE and now - read_at >= _MIN_INTERVAL
-        if others is None or due:
+        if other_memory is None or due:
             own = attempt(lambda: device.entries().get(own_pid))
             if own is not None:
-                others = max(in_use - own, 0)
-                self._other_processes[device.index] = others, outside_pytorch, now
-        return others
+                other_memory = max(in_use - own, 0)
+                self._other_processes[device.index] = other_memory, outside_pytorch, now
+        return other_memory
 
 
 _EVERY = 1.0
@@ -183,17 +183,17 @@ class Monitor:
         if widget is None or widget.comm is None:
             self._pause()
             return
-        running, now = self._running_cell(), time.monotonic()
-        if running is not None:  # a busy Jupyter kernel does not receive messages from pages
+        running_cell, now = self._running_cell(), time.monotonic()
+        if running_cell is not None:  # a busy Jupyter kernel does not receive messages from pages
             self._last_seen = dict.fromkeys(self._last_seen, now)
         self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < _VIEW_TIMEOUT}
-        if running is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
+        if running_cell is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
             self._pause()
             return
         reading = self._poller.read()
         self._history.add(reading)
         since, self._last_update = self._last_update, reading.time
-        update = usage_update(reading, session_reports(), since - 2 * self._history.every, running)
+        update = usage_update(reading, session_reports(), since - 2 * self._history.every, running_cell)
         widget.send({"now": update})
 
     def _remove_widget(self) -> None:

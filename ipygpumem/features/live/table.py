@@ -29,8 +29,8 @@ def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) ->
     if not rows:
         areas = _areas([(reading.time, [reading.host.rss or 0]) for reading in history])
         rows = [("host memory (RSS)", [_host_value(now.host)], areas)]
-    hidden = len(now.devices) - _MAX_DEVICES
-    more = many(hidden, "more device") if hidden > 0 else ""
+    hidden_count = len(now.devices) - _MAX_DEVICES
+    more = many(hidden_count, "more device") if hidden_count > 0 else ""
     lines = [f"{name}  {' · '.join(values)}" for name, values, _ in rows]
     lines[0] += f"   {status}"
     html = _html(rows, f'&emsp;<span style="opacity:0.65">{escape(status)}</span>', more)

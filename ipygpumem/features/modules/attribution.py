@@ -51,11 +51,11 @@ class AttributedAllocations:
         self.kind = np.full(len(allocations), _OTHER_CODE, np.int64)
         self.module = np.full(len(allocations), -1, np.int64)
         event_kind, event_module, call_end = self._attribute_events(outermost_files(snapshot)[timeline.trace.stack])
-        recorded = allocations.start >= 0
-        start = allocations.start[recorded]
-        self.kind[recorded], self.module[recorded] = event_kind[start], event_module[start]
+        has_event = allocations.start >= 0
+        start = allocations.start[has_event]
+        self.kind[has_event], self.module[has_event] = event_kind[start], event_module[start]
         outlives_call = np.zeros(len(allocations), np.bool_)
-        outlives_call[recorded] = allocations.end[recorded] > call_end[start]
+        outlives_call[has_event] = allocations.end[has_event] > call_end[start]
         forward = self.kind == _FORWARD
         self.kind[forward] = _KIND_CODES["forward, temporary"]
         self.kind[forward & outlives_call] = _KIND_CODES["activations"]
@@ -93,18 +93,18 @@ class AttributedAllocations:
                 if not stack:
                     during = slice(outermost_start[call.thread], first)
                     call_end[during][(module[during] >= 0) & (roots[during] == call.root)] = first - 1
-            running = [thread_stack[-1] for thread_stack in stacks.values() if thread_stack]
-            self._attribute_span(running, slice(first, last), roots, kind, module)
+            running_calls = [thread_stack[-1] for thread_stack in stacks.values() if thread_stack]
+            self._attribute_span(running_calls, slice(first, last), roots, kind, module)
         return kind, module, call_end
 
     def _attribute_span(
-        self, running: list[ModuleCallEvent], span: slice, roots: NDArray[Any], kind: Ints, module: Ints
+        self, running_calls: list[ModuleCallEvent], span: slice, roots: NDArray[Any], kind: Ints, module: Ints
     ) -> None:
-        if running and not any("backward" in call.phases for call in running):
+        if running_calls and not any("backward" in call.phases for call in running_calls):
             # a forward pass runs in a single thread; while it is recomputed, PyTorch's backward threads also run
             kind[span] = _KIND_CODES["other threads"]
-        thread_roots = [call.root for call in running]
-        for call in running:
+        thread_roots = [call.root for call in running_calls]
+        for call in running_calls:
             if thread_roots.count(call.root) == 1:  # otherwise the threads cannot be distinguished
                 events = np.flatnonzero(roots[span] == call.root) + span.start
                 kind[events] = _KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD

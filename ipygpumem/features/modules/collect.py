@@ -163,9 +163,11 @@ def checkpointing_note(
     model = SizeModel.fit(((1, 2),), np.stack([step.sizes, np.where(converted, 1, 2) * step.sizes], axis=1))
     scaled = ScaledStep(model, StepRequests(step, InitialState.at(snapshot, timeline.device, step.first)))
     edit = StepEdit(scaled)
-    changed = [checkpoint(edit, call) for call in _calls(blocks, scaled.step_requests, lookup, tracker, converted)]
+    has_activations = [
+        checkpoint(edit, call) for call in _calls(blocks, scaled.step_requests, lookup, tracker, converted)
+    ]
     before, after = scaled.predict(1).allocated, edit.apply().predict(1).allocated
-    if not any(changed) or before - after <= _MIN_SAVED * before:
+    if not any(has_activations) or before - after <= _MIN_SAVED * before:
         return ""
     lists = Counter(tracker.modules[index].path.rpartition(".")[0] for index in blocks)
     names = " and ".join(f"{many(count, 'module')} in {name or 'the model'}" for name, count in lists.items())
@@ -204,8 +206,8 @@ def _calls(
         freed = requests.end[inside & (requests.end >= backward) & (requests.end < len(requests.operations))]
         if len(freed):
             autocast = bool(converted[inside].any())
-            needed = _operation_before(requests.operations, backward, int(freed.min()))
-            result.append(ModuleCall(index, begin, end, needed, numbers(first), outputs, autocast, 0.0))
+            first_use = _operation_before(requests.operations, backward, int(freed.min()))
+            result.append(ModuleCall(index, begin, end, first_use, numbers(first), outputs, autocast, 0.0))
     return result
 
 

@@ -88,8 +88,8 @@ class GlobalHooks:
             self._hidden += [(table, key, table.pop(key)) for key in list(table) if key in self._handles]
 
     def _restore(self, *_: Any) -> None:
-        hidden, self._hidden = self._hidden, []
-        for table, hook_id, hook in hidden:
+        hidden_hooks, self._hidden = self._hidden, []
+        for table, hook_id, hook in hidden_hooks:
             if hook_id in self._handles:
                 table[hook_id] = hook
         with contextlib.suppress(Exception):

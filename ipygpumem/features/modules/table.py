@@ -70,14 +70,14 @@ def _module_table(tree: ModuleTree) -> Table:
         reason = f"no module used memory on {tree.device}: the model may be on another device, such as the CPU"
         return Table(title, (), (), (reason, *tree.notes))
     model = _fold(deque(tree.rows))
-    shown = _shown_modules(model)
-    shown_ids = {id(module) for module in shown}
+    shown_modules = _shown_modules(model)
+    shown_ids = {id(module) for module in shown_modules}
     columns = ["parameters", "gradients", "optimizer", "activations", "temporary", "peak"]
     if model.row.buffers:
         columns.insert(1, "buffers")
     whole = model.row.peak or 1
     rows = []
-    for module in shown:
+    for module in shown_modules:
         row = module.row
         name = module.name or "model"
         count = f" ×{module.count}" if module.count > 1 else ""  # noqa: RUF001 (multiplication sign)
@@ -91,7 +91,7 @@ def _module_table(tree: ModuleTree) -> Table:
             empty = ("",) * (len(cells) - 1)
             rows.append(TableRow("(itself)", (*empty, precise_size(row.own)), row.depth + 1, bar=row.own / whole))
     notes = [_NOTE, *tree.notes]
-    left_out = len(tree.rows) - sum(module.count for module in shown)
+    left_out = len(tree.rows) - sum(module.count for module in shown_modules)
     if left_out:
         notes.insert(0, f"{left_out:,} of {len(tree.rows):,} modules are not listed; all are in report.modules")
     return Table(title, (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
@@ -102,11 +102,13 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
     level = max(module.row.depth for module in modules)
     while level > 1 and sum(module.row.depth <= level for module in modules) > _MAX_ROWS:
         level -= 1
-    shown = [module for module in modules if module.row.depth <= level]
-    if len(shown) > _MAX_ROWS:  # hundreds of different layers in one list: show the largest
-        largest = {id(module) for module in sorted(shown, key=lambda module: -(module.row.peak or 0))[:_MAX_ROWS]}
-        shown = [module for module in shown if id(module) in largest or module is model]
-    return shown
+    shown_modules = [module for module in modules if module.row.depth <= level]
+    if len(shown_modules) > _MAX_ROWS:  # hundreds of different layers in one list: show the largest
+        largest = {
+            id(module) for module in sorted(shown_modules, key=lambda module: -(module.row.peak or 0))[:_MAX_ROWS]
+        }
+        shown_modules = [module for module in shown_modules if id(module) in largest or module is model]
+    return shown_modules
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,14 @@ def failure_report(
     if not failures:
         return None
     failure = failures[-1]
-    shown = next((earlier.holders for earlier in failures if earlier.holders is not None), None) if caught else None
-    shown = shown or attempt(holders)  # the report is still useful without holders
+    shown_holders = (
+        next((earlier.holders for earlier in failures if earlier.holders is not None), None) if caught else None
+    )
+    shown_holders = shown_holders or attempt(holders)  # the report is still useful without holders
     freeable = freeable_out = 0
-    if shown is not None:
-        freeable = shown.freeable(failure.device, "traceback")
-        freeable_out = shown.freeable(failure.device, "traceback", "output")
+    if shown_holders is not None:
+        freeable = shown_holders.freeable(failure.device, "traceback")
+        freeable_out = shown_holders.freeable(failure.device, "traceback", "output")
     baseline = current().baseline
     device = None if baseline is None else baseline.reading.devices.get(failure.device)
     sentences = advice(failure, freeable, freeable_out, None if device is None else device.outside)
@@ -69,7 +71,9 @@ def failure_report(
     command = attempt(lambda: _fit_command(failure, {} if cell is None else cell.variables)) or ""
     if command or not caught:
         sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")
-    return OutOfMemoryReport(failure, count, _line(failure), caught, shown, _largest_cells(failure.device), sentences)
+    return OutOfMemoryReport(
+        failure, count, _line(failure), caught, shown_holders, _largest_cells(failure.device), sentences
+    )
 
 
 def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:

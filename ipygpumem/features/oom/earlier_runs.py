@@ -77,7 +77,7 @@ class EarlierRuns:
         self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
     ) -> str:
         """Return a sentence about the largest size, such as a batch size, that would have fit; empty if unknown."""
-        failed = self._run(source, variables, {})
+        failed_run = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
             return ""
@@ -86,13 +86,17 @@ class EarlierRuns:
         runs: dict[int, CellRun] = {}
         name: str | int | None = None
         for run in self._runs:
-            if run.code == failed.code and run.values.keys() == failed.values.keys() and lookup.contains(run.begin):
-                different = {key: value for key, value in run.values.items() if value != failed.values[key]}
-                changed = {(value, failed.values[key]) for key, value in different.items()}
-                if len(changed) == 1:
+            if (
+                run.code == failed_run.code
+                and run.values.keys() == failed_run.values.keys()
+                and lookup.contains(run.begin)
+            ):
+                different = {key: value for key, value in run.values.items() if value != failed_run.values[key]}
+                value_pairs = {(value, failed_run.values[key]) for key, value in different.items()}
+                if len(value_pairs) == 1:
                     key = min(different, key=lambda key: not isinstance(key, str))
                     value = different[key]
-                    if key == (name or key) and 0 < value < failed.values[key]:
+                    if key == (name or key) and 0 < value < failed_run.values[key]:
                         name = key
                         runs[value] = run
         if name is None:
@@ -103,7 +107,7 @@ class EarlierRuns:
         ]
         steps = [(value, step) for value, step in steps if len(step.rows)]
         state = InitialState.at(snapshot, timeline.device, lookup.event(self._begin))
-        capacity, limit = reserved + failure.available, failed.values[name]
+        capacity, limit = reserved + failure.available, failed_run.values[name]
         label = f"{name} " if isinstance(name, str) else ""
         for scaled, sizes in _predictions(steps, state):
             largest = scaled.largest(capacity, last=limit - 1, after_release=True) if time.allows(0) else None
@@ -148,14 +152,14 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
         return ""
     fewest = sum((statement.end_lineno or line) >= line for statement in statements)  # number of statements on the line
     for count in range(fewest, min(len(statements), _MAX_STATEMENTS) + 1):
-        chosen = statements[-count:]
-        added = chosen if count == fewest else chosen[:1]
-        if not all(isinstance(statement, _SIMPLE) for statement in added):
+        block = statements[-count:]
+        added_statements = block if count == fewest else block[:1]
+        if not all(isinstance(statement, _SIMPLE) for statement in added_statements):
             return ""
-        names = {node.id for statement in chosen for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        names = {node.id for statement in block for node in ast.walk(statement) if isinstance(node, ast.Name)}
         sizes = [
             size
-            for statement in added
+            for statement in added_statements
             for size in _sizes(statement, variables)
             if size.insert_name is None or size.name not in names
         ]
@@ -164,7 +168,7 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
             size = min(likely or sizes, key=lambda size: ("batch" not in size.name.lower(), -size.value))
             if size.insert_name is not None:
                 size.insert_name()
-            text = "; ".join(map(ast.unparse, chosen))
+            text = "; ".join(map(ast.unparse, block))
             command = f"%gpumem fit {size.name}=1..{max(size.value, _SMALLEST_RANGE)} "
             is_short = len(command + text) <= _MAX_LENGTH and "\n" not in text
             return command + redact_code(text) if is_short else ""

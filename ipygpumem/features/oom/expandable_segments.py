@@ -61,6 +61,6 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     if event not in result.served:
         return NOT_ENOUGH
     about = "" if result.grade == "exact" else "about "
-    left = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
+    remaining_size = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
     variable = settings_variable(snapshot.own.torch_version)
-    return f"with expandable segments, {about}{left} would have been left: set {variable}={_SETTING}"
+    return f"with expandable segments, {about}{remaining_size} would have been left: set {variable}={_SETTING}"

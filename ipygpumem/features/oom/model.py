@@ -106,15 +106,15 @@ def advice(
 ) -> list[str]:
     """Return causes and solutions. ``%gpumem free`` would free ``freeable`` bytes; with ``--out``, ``freeable_out``."""
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
-    missing = max(failure.missing, 1)
+    missing_bytes = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity
     if capacity is not None and failure.requested > capacity:
         request = f"the request of {size(failure.requested)} exceeds the total memory of the device ({size(capacity)})"
         return [f"{request}; to reduce it, use a smaller batch, a shorter sequence or a smaller data type"]
     sentences = []
-    if freeable >= missing:
+    if freeable >= missing_bytes:
         sentences.append(f"%gpumem free would free {size(freeable)}, which is enough for this allocation")
-    elif freeable_out >= missing:
+    elif freeable_out >= missing_bytes:
         sentences.append(f"%gpumem free --out would free {size(freeable_out)}, which is enough for this allocation")
     fragmented = blocks is not None and blocks.largest < failure.requested <= blocks.partly_used + failure.available
     if blocks is not None and fragmented and not blocks.expandable:
@@ -130,13 +130,17 @@ def advice(
             " torch.cuda.set_per_process_memory_fraction"
         )
     # if only a limit of this process was reached, other processes are not the cause
-    if processes and failure.free < failure.requested and sum(process.amount or 0 for process in processes) >= missing:
+    if (
+        processes
+        and failure.free < failure.requested
+        and sum(process.amount or 0 for process in processes) >= missing_bytes
+    ):
         largest = processes[0]
         name = f" ({largest.label})" if largest.label else ""
         used = "memory" if largest.amount is None else size(largest.amount)
         sentences.append(f"another process uses {used} on this device: pid {largest.pid}{name}")
     if reading is not None and reading.process is not None and outside_at_baseline is not None:
         growth = (reading.outside or 0) - outside_at_baseline
-        if growth >= max(missing, _NEGLIGIBLE):
+        if growth >= max(missing_bytes, _NEGLIGIBLE):
             sentences.append(f"this process's memory outside PyTorch has grown by {size(growth)} since the baseline")
     return sentences

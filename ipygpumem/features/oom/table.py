@@ -30,8 +30,8 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
         title = f"{title} {failure_time if panel.caught else 'now'}"
     notes = (note for note in last.notes if not note.startswith("%gpumem"))  # the advice contains these
     cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
-    added = f"cells that added the most memory since the baseline: {cells}" if cells else ""
-    advice = filter(None, (added, *panel.advice, panel.failure.saved))
+    cells_line = f"cells that added the most memory since the baseline: {cells}" if cells else ""
+    advice = filter(None, (cells_line, *panel.advice, panel.failure.saved))
     tables[-1] = replace(last, title=title, notes=(*notes, *advice))
     return tables
 
@@ -40,10 +40,10 @@ def _device_table(panel: OutOfMemoryReport, baseline: Baseline | None) -> Table:
     failure = panel.failure
     lines = [] if failure.reading is None else breakdown(failure.reading, baseline)
     total = next((line.nbytes for line in lines if line.label == "device total"), None)
-    shown = [line for line in lines if line.label not in _OMITTED_LINES and line.nbytes]
-    next_levels = [*(line.level for line in shown[1:]), 0]
+    shown_lines = [line for line in lines if line.label not in _OMITTED_LINES and line.nbytes]
+    next_levels = [*(line.level for line in shown_lines[1:]), 0]
     rows = []
-    for line, next_level in zip(shown, next_levels, strict=True):
+    for line, next_level in zip(shown_lines, next_levels, strict=True):
         share = (line.nbytes or 0) / total if total else 0
         bar = share if next_level <= line.level and share >= _MIN_BAR_SHARE else None
         note = _free_blocks(failure) if line.label == "cached" else ""

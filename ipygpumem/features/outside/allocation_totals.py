@@ -73,8 +73,8 @@ class AllocationTotals:
 
     def add(self, changes: NDArray[Any]) -> None:
         """Add the sizes of allocations (positive) and frees (negative) in chronological order."""
-        running = self.change + np.cumsum(changes)
-        self.change, self.peak = int(running[-1]), max(self.peak, int(running.max()))
+        totals = self.change + np.cumsum(changes)
+        self.change, self.peak = int(totals[-1]), max(self.peak, int(totals.max()))
         allocations = changes[changes > 0]
         self.allocated += int(allocations.sum())
         self.freed -= int(changes[changes < 0].sum())
@@ -109,12 +109,12 @@ class RecordingInterval:
         """Add changes in bytes. For each change, ``owner_indices`` contains the index of its owner in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
         for index in np.unique(owner_indices).tolist():
-            owner, selected = owners[index], owner_indices == index
-            self.owners.setdefault(owner, AllocationTotals()).add(changes[selected])
+            owner, mask = owners[index], owner_indices == index
+            self.owners.setdefault(owner, AllocationTotals()).add(changes[mask])
             if owner.outside:
-                outside[owner.device] = selected | outside.get(owner.device, False)
-        for device, selected in outside.items():
-            self.devices.setdefault(device, AllocationTotals()).add(changes[selected])
+                outside[owner.device] = mask | outside.get(owner.device, False)
+        for device, mask in outside.items():
+            self.devices.setdefault(device, AllocationTotals()).add(changes[mask])
 
     def _totals(self, owner: AllocationOwner) -> list[AllocationTotals]:
         totals = [self.owners.setdefault(owner, AllocationTotals())]

@@ -81,10 +81,10 @@ class OutsideCollector(Collector):
                 continue
             index = int(device.name.rpartition(":")[2])
             libraries.append(self._device(device, index, confidence))
-            missing = self._missing(device, index)
-            if confidence.trust == "exact" and missing:
+            missing_bytes = self._missing(device, index)
+            if confidence.trust == "exact" and missing_bytes:
                 notes.append(
-                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing)}, "
+                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing_bytes)}, "
                     "possibly because another profiler received some of the records"
                 )
         report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
@@ -93,9 +93,9 @@ class OutsideCollector(Collector):
     def _is_new_problem(self, confidence: Accuracy) -> bool:
         if not self._every_cell or confidence.trust != "unknown":
             return True
-        reported = cupti_recorder().reported_problems
-        is_new = confidence.reason not in reported
-        reported.add(confidence.reason)
+        known_problems = cupti_recorder().reported_problems
+        is_new = confidence.reason not in known_problems
+        known_problems.add(confidence.reason)
         return is_new
 
     def _confidence(self) -> Accuracy:
@@ -151,8 +151,8 @@ class OutsideCollector(Collector):
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
-        recorded = self._interval.owners.get(AllocationOwner.allocator(index), AllocationTotals())
-        return recorded.change - change
+        recorded_totals = self._interval.owners.get(AllocationOwner.allocator(index), AllocationTotals())
+        return recorded_totals.change - change
 
 
 def _pools() -> _Pools:

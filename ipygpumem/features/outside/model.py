@@ -174,9 +174,11 @@ def balance(
     ``reserved`` is the change in memory reserved by CUDA's default memory pool, and ``graphs`` the change in memory
     reserved for CUDA graphs; each is None if unknown. The other arguments become attributes of the result.
     """
-    ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
-    on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]
+    sorted_libraries = tuple(
+        sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library))
+    )
+    on_device = [library for library in sorted_libraries if library.memory in DEVICE_MEMORY]
     pooled = sum(library.change for library in on_device if library.pooled)
     idle = (0 if reserved is None else reserved - pooled) + (graphs or 0)
-    rest = None if device.outside is None else device.outside - sum(library.change for library in on_device) - idle
-    return OutsideMemory(device.name, ordered, tuple(pools), peak, idle, rest, seconds, grade)
+    remainder = None if device.outside is None else device.outside - sum(library.change for library in on_device) - idle
+    return OutsideMemory(device.name, sorted_libraries, tuple(pools), peak, idle, remainder, seconds, grade)

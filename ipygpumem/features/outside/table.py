@@ -28,8 +28,10 @@ _EMPTY = ("", "", "", "", "")
 
 def insert_outside_tables(tables: list[Table], report: Report) -> list[Table]:
     """Insert a table of memory outside PyTorch after the table of each device."""
-    added = {outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries}
-    pairs = ((table, added.get(table.title)) for table in tables)
+    outside_tables = {
+        outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries
+    }
+    pairs = ((table, outside_tables.get(table.title)) for table in tables)
     return [table for pair in pairs for table in pair if table is not None]
 
 
@@ -68,11 +70,13 @@ def outside_sentence(outside: OutsideMemory) -> str:
     if abs(outside.idle) >= VISIBLE:
         parts.append(f"{_IDLE} {signed(outside.idle)}")
     if outside.grade.trust == "unknown":
-        changed = [pool for pool in outside.pools if _has_changed(pool)]
-        parts += [f"{pool.name} {signed((pool.used if pool.change is None else pool.change) or 0)}" for pool in changed]
+        changed_pools = [pool for pool in outside.pools if _has_changed(pool)]
+        parts += [
+            f"{pool.name} {signed((pool.used if pool.change is None else pool.change) or 0)}" for pool in changed_pools
+        ]
     elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
-        rest = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
-        parts.append(f"{rest} {signed(outside.rest)}")
+        rest_label = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
+        parts.append(f"{rest_label} {signed(outside.rest)}")
     return f"{outside.device} outside PyTorch: {' · '.join(parts)}" if parts else ""
 
 

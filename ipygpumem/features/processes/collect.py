@@ -53,8 +53,8 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     if monitor.find_devices() is None:
         return Processes(_all_devices(monitor, names))
     readings = monitor.read(busy=False).devices
-    selected = (device for device in monitor.devices.values() if names is None or device.name in names)
-    return Processes(_device_processes(monitor, device, readings.get(device.name)) for device in selected)
+    selected_devices = (device for device in monitor.devices.values() if names is None or device.name in names)
+    return Processes(_device_processes(monitor, device, readings.get(device.name)) for device in selected_devices)
 
 
 def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceReading | None) -> DeviceProcesses:
@@ -149,11 +149,11 @@ def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tupl
 
         def identify(pid: int, event: Event, *, local: bool = local) -> tuple[OtherProcess, Event]:
             if event == "left":
-                process, running = cache.lookup_ended(pid, trusted=local)
-                return process, "left" if running or process.began is None else "ended"
+                process, is_running = cache.lookup_ended(pid, trusted=local)
+                return process, "left" if is_running or process.began is None else "ended"
             process = cache.lookup(pid, trusted=local)
-            started = process.began is not None and process.began >= report.time - _START_TOLERANCE
-            return process, "began" if event and started else event
+            has_started = process.began is not None and process.began >= report.time - _START_TOLERANCE
+            return process, "began" if event and has_started else event
 
         changes += other_process_changes(report.devices[device.name], identify, unchanged=unchanged)
     # recorded so that processes can be named after they have ended

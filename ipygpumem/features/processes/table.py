@@ -27,9 +27,9 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
         f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
         for change in visible[:_MAX_IN_SENTENCE]
     ]
-    more = visible[_MAX_IN_SENTENCE:]
-    if more:
-        parts.append(f"{len(more)} more processes: {signed(sum(change.change for change in more))}")
+    other_changes = visible[_MAX_IN_SENTENCE:]
+    if other_changes:
+        parts.append(f"{len(other_changes)} more processes: {signed(sum(change.change for change in other_changes))}")
     return f"{device} other processes: {' · '.join(parts)}" if parts else ""
 
 
@@ -55,11 +55,13 @@ def _with_rows(
     result = []
     for table in tables:
         of_device = processes.get(table.title.partition(" ")[0], ())
-        listed, more = list(of_device[:_MAX_ROWS]), of_device[_MAX_ROWS:]
-        if more:
-            columns = zip(*(sizes for _, sizes, _ in more), strict=True)
-            listed.append((f"{len(more)} more", tuple(sum(nbytes or 0 for nbytes in column) for column in columns), ""))
-        rows = [TableRow(label, cells(*sizes), 2, note=note) for label, sizes, note in listed]
+        listed_processes, other_processes = list(of_device[:_MAX_ROWS]), of_device[_MAX_ROWS:]
+        if other_processes:
+            columns = zip(*(sizes for _, sizes, _ in other_processes), strict=True)
+            listed_processes.append(
+                (f"{len(other_processes)} more", tuple(sum(nbytes or 0 for nbytes in column) for column in columns), "")
+            )
+        rows = [TableRow(label, cells(*sizes), 2, note=note) for label, sizes, note in listed_processes]
         end = next((i for i, row in enumerate(table.rows, 1) if row.label == _ROW_LABEL), 0)
         result.append(replace(table, rows=(*table.rows[:end], *rows, *table.rows[end:])) if end else table)
     return result

@@ -28,20 +28,20 @@ _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#9
 
 def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> plot_image.PngImage:
     """Plot the timelines of a profile; raise `OptionError` if matplotlib is not installed."""
-    shown = timelines[:_MAX_DEVICES]
-    legend_rows = [-(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS) for timeline in shown]
+    shown_timelines = timelines[:_MAX_DEVICES]
+    legend_rows = [-(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS) for timeline in shown_timelines]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * count for count in legend_rows)]).tolist()
     info = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
-    if len(timelines) > len(shown):
-        info += f"; {many(len(timelines) - len(shown), 'more device')} on the timeline page"
+    if len(timelines) > len(shown_timelines):
+        info += f"; {many(len(timelines) - len(shown_timelines), 'more device')} on the timeline page"
 
     def draw(layout: plot_image.PlotLayout) -> None:
         layout.title(plot_image.RIGHT, 20, clip(name, 60), info, size=14)
-        for timeline, top in zip(shown, tops[:-1], strict=True):
+        for timeline, top in zip(shown_timelines, tops[:-1], strict=True):
             _draw_panel(layout, timeline, top + _PANEL_TOP)
 
     return plot_image.render(
-        tops[-1], draw, "; ".join(f"{timeline.device}: {_peak_label(timeline)}" for timeline in shown)
+        tops[-1], draw, "; ".join(f"{timeline.device}: {_peak_label(timeline)}" for timeline in shown_timelines)
     )
 
 

@@ -46,8 +46,8 @@ def read_allocations(result: Any) -> DataFlow:
         addresses = open_addresses.setdefault((event.device, abs(event.size)), [])
         if event.size > 0:
             addresses.append(event.address)
-        matched = event.size < 0 and addresses
-        flow.unmatched.append(event._replace(address=addresses.pop()) if matched else event)
+        is_matched = event.size < 0 and addresses
+        flow.unmatched.append(event._replace(address=addresses.pop()) if is_matched else event)
     return flow
 
 

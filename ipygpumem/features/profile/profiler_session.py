@@ -80,9 +80,9 @@ class ProfilerSession:
             return f"profiling requires torch: {problem}"
         if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} was built without Kineto, which torch.profiler requires"
-        running = current().state(_ActiveSession).session
-        if running is not None:
-            return None if running._thread == threading.get_ident() else _BUSY
+        session = current().state(_ActiveSession).session
+        if session is not None:
+            return None if session._thread == threading.get_ident() else _BUSY
         return _BUSY if profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:

@@ -199,16 +199,16 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
     earlier = {stem: reason for stem, result in results.items() if newest and (reason := _why_earlier(result, newest))}
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
     faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
-    chosen: dict[str, str] = {}
+    stem_by_rank: dict[str, str] = {}
     candidates = [(result.report is not None, _start(result), stem) for stem, result in results.items()]
     for _, _, stem in sorted(candidate for candidate in candidates if candidate[-1] not in earlier):
         result = results[stem]
-        older, chosen[result.name] = chosen.get(result.name), stem
+        older, stem_by_rank[result.name] = stem_by_rank.get(result.name), stem
         if older is not None:
             is_snapshot = results[older].origin is None and older in files
             file = files[older].name if is_snapshot else f"{older}{REPORT}"
             faults.append(f"{printable(file)}: older than another file of rank {result.name}")
-    return {stem: results[stem] for stem in chosen.values()}
+    return {stem: results[stem] for stem in stem_by_rank.values()}
 
 
 def _start(result: RankResult) -> float:
@@ -244,10 +244,10 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
     return start_us / 1e6 < began - _CLOCK_TOLERANCE
 
 
-def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield a result for each rank that is not in ``chosen``. Ranks in ``earlier`` have files from earlier runs."""
-    world = max((result.origin.world or 0 for result in chosen if result.origin is not None), default=0)
-    names = {result.name for result in chosen}
+def missing_ranks(results: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
+    """Yield a result for each rank that is not in ``results``. Ranks in ``earlier`` have files from earlier runs."""
+    world = max((result.origin.world or 0 for result in results if result.origin is not None), default=0)
+    names = {result.name for result in results}
     for name in map(str, range(min(world, _MAX_MISSING))):
         if name not in names:
             note = "the report is from an earlier run" if name in earlier else "the directory contains no report"

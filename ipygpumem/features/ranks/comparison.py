@@ -97,10 +97,10 @@ def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
     """Return the spread of each value that at least two rows contain."""
-    reported = [(result.name, row) for result, row in rows if row is not None]
-    host_only = all(row.device == HOST for _, row in reported)
+    known_rows = [(result.name, row) for result, row in rows if row is not None]
+    host_only = all(row.device == HOST for _, row in known_rows)
     metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak
-    return [spread for metric in metrics if (spread := spread_of(metric, reported, at_least=2)) is not None]
+    return [spread for metric in metrics if (spread := spread_of(metric, known_rows, at_least=2)) is not None]
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
@@ -129,11 +129,11 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
     newest = max(readings, key=itemgetter(0))[2]
     sizes = [reading.process for _, _, reading in readings if reading.process is not None]
     by_users = sum(sizes) if len(sizes) == len(readings) else None
-    others = difference(by_users, difference(newest.driver_reserved or 0, newest.used))
-    if others is not None and others < 0:  # one process freed memory before the other was read
-        others = None
+    other_memory = difference(by_users, difference(newest.driver_reserved or 0, newest.used))
+    if other_memory is not None and other_memory < 0:  # one process freed memory before the other was read
+        other_memory = None
     names = tuple(name for _, name, _ in readings)
-    return DeviceUsage(host, uuid, names, newest.used, newest.total, by_users, others)
+    return DeviceUsage(host, uuid, names, newest.used, newest.total, by_users, other_memory)
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:

@@ -33,8 +33,8 @@ class MergedReports(TableRepr):
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
         """Pairs (source, row) for each device whose usage changed; a single pair for a source without any change."""
-        reported = ((name, report) for name, report in self.reports.items() if report is not None)
-        return [(name, row) for name, report in reported for row in changed_rows([report])]
+        known_reports = ((name, report) for name, report in self.reports.items() if report is not None)
+        return [(name, row) for name, report in known_reports for row in changed_rows([report])]
 
     def spread(self, metric: str = "peak") -> Spread | None:
         """Return the spread of ``held``, ``peak`` or ``outside`` over all sources, or None if all values are unknown.

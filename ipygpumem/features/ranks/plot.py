@@ -33,8 +33,10 @@ def _draw(layout: PlotLayout, curves: dict[str, RankPeak], marked: dict[str, tup
     first = min(0.0, *(peak.curve[0][0] for peak in curves.values()))
     last = max(peak.curve[-1][0] for peak in curves.values())
     highest = max(usage for peak in curves.values() for _, usage in peak.curve)
-    known = all(peak.start_us is not None for peak in curves.values())
-    time_axis = "time since the start of each measurement" if known else "time since the first event of each rank"
+    has_start_times = all(peak.start_us is not None for peak in curves.values())
+    time_axis = (
+        "time since the start of each measurement" if has_start_times else "time since the first event of each rank"
+    )
     title = f"Requested memory of {many(len(curves), 'rank')}"
     layout.title(RIGHT, 20, title, time_axis, size=14)
     axes = layout.plot(_TOP, _PLOT_HEIGHT, (first, last if last > first else first + 1), highest * _HEADROOM or 1.0)

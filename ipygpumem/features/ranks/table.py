@@ -45,8 +45,8 @@ def ranks_tables(
     rows = ranks.rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
     tables = [replace(usage, title=f"{usage.title} ran: {code}") if code else usage]
-    if listed := ranks.spreads(rows):
-        tables.append(_spread_table(listed, role))
+    if spreads := ranks.spreads(rows):
+        tables.append(_spread_table(spreads, role))
     if devices := ranks.device_usage(results):
         tables.append(_device_table(devices, role, limit))
     if comparison := ranks.compare_ranks(results):
@@ -56,9 +56,9 @@ def ranks_tables(
 
 def _usage_table(results: Sequence[RankResult], rows: Sequence[ranks.RankRow], role: str, by: str, limit: int) -> Table:
     hosts = list(dict.fromkeys(result.host for result in results if result.host))
-    reported = [row for _, row in rows if row is not None]
-    largest = max((row.peak or 0 for row in reported), default=0) or 1
-    header = () if not reported else _HOST_HEADER if all(row.device == HOST for row in reported) else _HEADER
+    known_rows = [row for _, row in rows if row is not None]
+    largest = max((row.peak or 0 for row in known_rows), default=0) or 1
+    header = () if not known_rows else _HOST_HEADER if all(row.device == HOST for row in known_rows) else _HEADER
     if by != "rank":
         rows = sorted(rows, key=lambda rank_row: descending(getattr(rank_row[1], SORT_COLUMNS[by], None)))
     body = tuple(
@@ -103,10 +103,10 @@ def _missing_reason(result: RankResult) -> str:
     return ", ".join(parts)
 
 
-def _spread_table(listed: Sequence[ranks.Spread], role: str) -> Table:
-    several = len({device for spread in listed for _, device in (spread.lowest_owner, spread.highest_owner)}) > 1
+def _spread_table(spreads: Sequence[ranks.Spread], role: str) -> Table:
+    several = len({device for spread in spreads for _, device in (spread.lowest_owner, spread.highest_owner)}) > 1
     rows, similar = [], []
-    for spread in listed:
+    for spread in spreads:
         label = ranks.METRICS[spread.metric]
         if _is_similar(spread):
             similar.append(label)
@@ -162,8 +162,8 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
     ]
     peaks = comparison.typical_peak, comparison.outlier_peak
     body.append(TableRow("peak (requested)", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
-    more = len(comparison.lines) - _MAX_LINES
-    notes = [f"not shown: {many(more, 'more line')} with different sizes"] if more > 0 else []
+    omitted_count = len(comparison.lines) - _MAX_LINES
+    notes = [f"not shown: {many(omitted_count, 'more line')} with different sizes"] if omitted_count > 0 else []
     names = f"{outlier} compared with {typical}"
     if comparison.compared_count > len(peaks):
         names = f"{outlier} deviates most, {typical} is the most typical"
@@ -175,8 +175,8 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
 def join_names(names: Sequence[str], role: str = "") -> str:
     """Join the first eight names with commas, preceded by the role and followed by the number of remaining names."""
     start = f"{role}{'s' if len(names) > 1 else ''} " if role else ""
-    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-    return f"{start}{', '.join(names[:_MAX_NAMES])}{more}"
+    suffix = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"{start}{', '.join(names[:_MAX_NAMES])}{suffix}"
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]], role: str = "") -> dict[str, str]:
@@ -218,9 +218,9 @@ def _rank_notes(results: Sequence[RankResult], rows: Sequence[ranks.RankRow], ro
     if len(versions) > 1:
         parts = [f"{version} on {names}" for version, names in versions.items()]
         yield f"different versions of ipygpumem: {'; '.join(parts)}"
-    started = [(name, origin) for name, origin in origins if origin.began]
-    yield from _clock_notes([origin for _, origin in started])
-    yield from _late_start_notes(started, role)
+    started_ranks = [(name, origin) for name, origin in origins if origin.began]
+    yield from _clock_notes([origin for _, origin in started_ranks])
+    yield from _late_start_notes(started_ranks, role)
     if any(row is not None and row.device == HOST for _, row in rows):
         yield HOST_NOTE
     yield from dict.fromkeys(result.note for result in results if result.report is not None and result.note)

@@ -71,9 +71,9 @@ class ShortReport:
 
     def html(self) -> str:
         """Format the report as HTML, with a bar for each device and a tooltip for each grade."""
-        first, *others = map(_html_row, self.rows)
+        first, *other_rows = map(_html_row, self.rows)
         lines = [f'<div>{first}&emsp;<span style="opacity:0.65">{escape(self.caption)}</span></div>']
-        lines += [f"<div>{row}</div>" for row in others]
+        lines += [f"<div>{row}</div>" for row in other_rows]
         notes = [*self.outside, *self.processes, *self.notes]
         lines += [f'<div style="opacity:0.75">{escape(note)}</div>' for note in notes]
         return "\n".join([f'<div style="{_MONOSPACE}">', *lines, "</div>"])
@@ -131,16 +131,16 @@ def _rows(report: Report) -> list[MetricsRow]:
     if not report.devices:
         return [_host_row(report.host)]
     rows = [_device_row(device) for device in report.devices.values()]
-    changed = [row for row in rows if row.metrics]
-    if not changed:
+    changed_rows = [row for row in rows if row.metrics]
+    if not changed_rows:
         in_use = [row for row in rows if row.device is not None and row.device.after.context]
         return (in_use or rows)[:1]
-    if len(changed) > _MAX_ROWS:
-        changed.sort(key=_largest_change, reverse=True)
-        count = len(changed) - _MAX_ROWS + 1
-        more = MetricsRow(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
-        return [*changed[: _MAX_ROWS - 1], more]
-    return changed
+    if len(changed_rows) > _MAX_ROWS:
+        changed_rows.sort(key=_largest_change, reverse=True)
+        count = len(changed_rows) - _MAX_ROWS + 1
+        more_devices = MetricsRow(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
+        return [*changed_rows[: _MAX_ROWS - 1], more_devices]
+    return changed_rows
 
 
 def _largest_change(row: MetricsRow) -> int:

@@ -134,12 +134,12 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Order allocations by start event and store the events of their frees as differences, which saves space."""
     order = np.argsort(columns["start"], kind="stable")
-    ordered = {name: column[order] for name, column in columns.items()}
-    del ordered["nth"]  # the viewer computes it
-    free_requested = ordered.pop("free_requested")
-    ordered["free_requested_after"] = free_requested - ordered["start"]
-    ordered["freed_after"] = ordered.pop("end") - free_requested
-    return ordered
+    ordered_columns = {name: column[order] for name, column in columns.items()}
+    del ordered_columns["nth"]  # the viewer computes it
+    free_requested = ordered_columns.pop("free_requested")
+    ordered_columns["free_requested_after"] = free_requested - ordered_columns["start"]
+    ordered_columns["freed_after"] = ordered_columns.pop("end") - free_requested
+    return ordered_columns
 
 
 def _annotations(snapshot: SnapshotData, strings: IndexByValue) -> dict[str, list[Any]]:

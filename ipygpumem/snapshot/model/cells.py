@@ -182,11 +182,11 @@ class Intervals:
         place = {interval: number for number, interval in enumerate(order)}
         active: list[tuple[int, int]] = []  # heap with the highest priority first
         top = []
-        started = 0
+        start_count = 0
         for time in self._times.tolist():
-            while started < len(starts) and starts[started] <= time:
-                heapq.heappush(active, (-place[started], started))
-                started += 1
+            while start_count < len(starts) and starts[start_count] <= time:
+                heapq.heappush(active, (-place[start_count], start_count))
+                start_count += 1
             while active and ends[active[0][1]] < time:
                 heapq.heappop(active)
             top.append(active[0][1] if active else -1)

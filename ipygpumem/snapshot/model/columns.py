@@ -144,9 +144,9 @@ class IndexByValue(dict[Any, int]):
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values in ascending order, without hashing, which malicious files could make slow."""
-    ordered = np.sort(values)
-    different = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
-    result: NDArray[Any] = ordered[different]
+    sorted_values = np.sort(values)
+    different = np.append(True, sorted_values[1:] != sorted_values[:-1])[: len(sorted_values)]
+    result: NDArray[Any] = sorted_values[different]
     return result
 
 
@@ -154,6 +154,8 @@ def is_in(values: NDArray[Any], table: NDArray[Any]) -> NDArray[np.bool_]:
     """Return whether each value occurs in ``table``."""
     if not len(table):
         return np.zeros(len(values), np.bool_)
-    ordered = np.sort(table)
-    result: NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    sorted_table = np.sort(table)
+    result: NDArray[np.bool_] = (
+        sorted_table[np.minimum(np.searchsorted(sorted_table, values), len(sorted_table) - 1)] == values
+    )
     return result

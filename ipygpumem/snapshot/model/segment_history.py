@@ -91,7 +91,7 @@ class SegmentHistory:
                 opened[address] = event
             else:
                 pairs.append((opened.pop(address, BEFORE), event))
-        matched = [-1] * len(pairs) + [at_end.pop(address, -1) for address in opened]
+        end_rows = [-1] * len(pairs) + [at_end.pop(address, -1) for address in opened]
         pairs += [(event, count) for event in opened.values()]
         table = np.zeros(len(pairs), SEGMENT)
         described_by = np.asarray([end if start == BEFORE else start for start, end in pairs], np.int64)
@@ -99,7 +99,7 @@ class SegmentHistory:
             table[name] = getattr(trace, name)[described_by]
         table["small"] = table["size"] == SMALL_SEGMENT
         # a segment that exists at the end has more fields in the file than the event that allocated it
-        rows = np.asarray(matched, np.int64)
+        rows = np.asarray(end_rows, np.int64)
         in_both = rows >= 0
         table["pool"][in_both], table["small"][in_both] = segments.pool[rows[in_both]], segments.small[rows[in_both]]
         old = np.asarray(list(at_end.values()), np.int64)

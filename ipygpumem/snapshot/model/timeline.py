@@ -276,9 +276,9 @@ def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: i
     address = blocks.address[active]
     place = np.searchsorted(in_events.address[living], address)
     matching = np.append(in_events.address[living], -1)[place] == address
-    matched = living[place[matching]]
-    in_events.block[matched] = active[matching]
-    no_stack = matched[in_events.stack[matched] < 0]
+    matching_rows = living[place[matching]]
+    in_events.block[matching_rows] = active[matching]
+    no_stack = matching_rows[in_events.stack[matching_rows] < 0]
     in_events.stack[no_stack] = blocks.stack[in_events.block[no_stack]]
 
     not_in_events = ~matching & ~is_in(address, in_events.address)

@@ -103,10 +103,10 @@ def _short_names(snapshot: SnapshotData, timeline: Timeline, rows: Ints, ids: In
     """Return a function that shortens the file name of a group, given the group's ID and the file name."""
     times = _times(timeline, rows)
     order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
+    ordered_ids = ids[order]
 
     def short(group: int, file: str) -> str:
-        first, last = np.searchsorted(ordered, [group, group + 1])
+        first, last = np.searchsorted(ordered_ids, [group, group + 1])
         return snapshot.short_file(file, times[order[first:last]])
 
     return short

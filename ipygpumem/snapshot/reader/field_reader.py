@@ -212,9 +212,9 @@ class FieldReader:
         short = size <= _WORD
         word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)
         # most short strings are equal to the previous string
-        changed = np.ones(len(first), np.bool_)
-        changed[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
-        first, size = first[changed], size[changed]
+        differs = np.ones(len(first), np.bool_)
+        differs[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
+        first, size = first[differs], size[differs]
         distinct: Ints = np.empty(len(first), np.int64)
         order = np.argsort(size, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(size[order])) + 1):
@@ -222,5 +222,5 @@ class FieldReader:
             overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
             strings = overlapping[first[rows]].tolist()
             distinct[rows] = np.fromiter(map(indices.__getitem__, strings), np.int64, len(rows))
-        result: Ints = distinct[np.cumsum(changed) - 1]
+        result: Ints = distinct[np.cumsum(differs) - 1]
         return result

@@ -92,8 +92,8 @@ class PickleReader:
             entry = int(np.searchsorted(before, index - run.memo_index + before[run.first], side="right")) - 1
             memo_start = run.memo_index + int(before[entry] - before[run.first])
             self.decode(self._data[run.entries.start[entry] : run.entries.end[entry]], memo_start, chain + 1)
-            added = self.memo[memo_start : memo_start + int(before[entry + 1] - before[entry])]
-            self._frozen.update(id(value) for value in added if type(value) in {dict, list})
+            memoized = self.memo[memo_start : memo_start + int(before[entry + 1] - before[entry])]
+            self._frozen.update(id(value) for value in memoized if type(value) in {dict, list})
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:

@@ -71,10 +71,10 @@ def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, ar
 
 
 def _engine_arguments(arguments: list[str]) -> Iterator[str]:
-    remaining = iter(arguments)
-    for argument in remaining:
+    argument_iterator = iter(arguments)
+    for argument in argument_iterator:
         if argument in _LOCAL_VALUES:
-            next(remaining, None)
+            next(argument_iterator, None)
         elif argument not in _LOCAL_FLAGS and argument.partition("=")[0] not in _LOCAL_VALUES:
             yield argument
 

@@ -40,8 +40,8 @@ class Submission:
         replies = self.replies.values()
         if not any(map(_published_reports, replies)) or all(map(_is_rejection, replies)):
             return False
-        finished = {engine_id for engine_id, reply in self.replies.items() if reply.done()}
-        new, self.reported = finished - self.reported, finished
+        finished_engines = {engine_id for engine_id, reply in self.replies.items() if reply.done()}
+        new, self.reported = finished_engines - self.reported, finished_engines
         return bool(new)
 
     def wait_for_output(self) -> None:
