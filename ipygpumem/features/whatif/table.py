@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
-from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers
+from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers
 from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
 

@@ -111,7 +111,7 @@ class Allocator(ExpandableSegments):
             numbers.sort(key=lambda number: self.pools[number].stream & (2**64 - 1))
             mapped = []
             for number in numbers:
-                smallest = min(self._smallest_segment, self._unit(number) if self.ranges else _UNLIMITED)
+                smallest = min(self._smallest_segment, self.page_size(number) if self.ranges else _UNLIMITED)
                 for key in self._free_from(number, smallest):
                     if self._in_range(key & ADDRESS_MASK):
                         mapped.append((number, key))

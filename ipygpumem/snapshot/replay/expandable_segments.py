@@ -112,7 +112,7 @@ class ExpandableSegments(FreeBlocks):
             self.work.count(steps)
             if end - start >= rounded:
                 return start
-        unit = self._unit(pool)
+        unit = self.page_size(pool)
         size = -(-max(self._total + self._total // 8, rounded) // unit) * unit
         start = self._choose_address(size)
         self._truncate_range(start)
@@ -139,13 +139,14 @@ class ExpandableSegments(FreeBlocks):
         insort(self._range_starts, start)
         self._bounds.add(start)
 
-    def _unit(self, pool: int) -> int:
+    def page_size(self, pool: int) -> int:
+        """Return the size in bytes of the physical memory that is mapped at once in expandable segments of a pool."""
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
     def _map(self, pool: int, address: int, wanted: int, request: int) -> int | None:
         """Map unmapped memory at an address; return the start of the free block, or None if the limit is too low."""
         unmapped = self._unmapped_sizes[address]
-        unit = self._unit(pool)
+        unit = self.page_size(pool)
         size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)
         if not self._by_fraction and self.reserved + size > self.limit:
             return None
@@ -160,7 +161,7 @@ class ExpandableSegments(FreeBlocks):
         """Unmap all pages that lie completely inside a free block."""
         size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
         base = self._range_starts[bisect_right(self._range_starts, address) - 1]
-        unit = self._unit(pool)
+        unit = self.page_size(pool)
         first = base + -(-(address - base) // unit) * unit
         last = base + (address + size - base) // unit * unit
         if first >= last:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
@@ -30,17 +32,32 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
     reserved, trace = timeline.reserved, timeline.trace
     if reserved is None:
         return 0, None
-    known, upper = program_limit(snapshot, timeline), None
+    known, upper = program_limit(snapshot, timeline, settings), None
     for event in trace.events(Action.OOM).tolist():
         before, free = int(reserved.bytes[event]), trace.device_free.get(event)
-        segment = settings.segment_size(int(trace.size[event]))
-        limits = [before + free] if free is not None and free < segment else []
+        segment, needed = _required(settings, int(trace.size[event]))
+        limits = [before + free] if free is not None and free < needed else []
         limit = snapshot.own.device_limits.get(timeline.device)
-        if limit is not None and limit >= before:
+        if limit is not None and limit >= before - _excess(settings):
             limits.append(limit)
         known = min(limits, default=known)
         upper = before + segment - 1 if upper is None else min(upper, before + segment - 1)
-    return (int(reserved.bytes.max()), upper) if known is None else (known, known)
+    return (int(reserved.bytes.max()) - _excess(settings), upper) if known is None else (known, known)
+
+
+def _required(settings: AllocatorSettings, request: int) -> tuple[int, int]:
+    """Return the size of the segment for a request, and the largest amount of new memory that it requires, in bytes."""
+    segment = settings.segment_size(request)
+    page = settings.large_segment if settings.expandable and request > SMALL else SMALL_SEGMENT
+    return segment, -(-segment // page) * page
+
+
+def _excess(settings: AllocatorSettings) -> int:
+    """Return by how many bytes reserved memory can exceed a limit that the program had set.
+
+    PyTorch compares the size of a segment with the limit, and then maps it in larger units.
+    """
+    return settings.large_segment - SMALL_SEGMENT if settings.expandable else 0
 
 
 def limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
@@ -50,12 +67,12 @@ def limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: Al
     """
     ooms, trace, reserved = timeline.trace.events(Action.OOM), timeline.trace, timeline.reserved
     if not len(ooms) or reserved is None:
-        return program_limit(snapshot, timeline) is not None
+        return program_limit(snapshot, timeline, settings) is not None
     event = int(ooms[-1])
     free, limit = trace.device_free.get(event), snapshot.own.device_limits.get(timeline.device)
     before = int(reserved.bytes[event])
-    if free is not None and free < settings.segment_size(int(trace.size[event])):
-        return limit is not None and before <= limit < before + free
+    if free is not None and free < _required(settings, int(trace.size[event]))[1]:
+        return limit is not None and before - _excess(settings) <= limit < before + free
     return free is not None or limit is not None
 
 
@@ -78,7 +95,7 @@ def limit_of_retries(recording: Recording) -> int | None:
     return upper if upper is not None and upper >= recording.limit[0] else None
 
 
-def program_limit(snapshot: SnapshotData, timeline: Timeline) -> int | None:
+def program_limit(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> int | None:
     """Return the limit in bytes that the program had set; None if the file does not contain it or it was changed."""
     limit, reserved = snapshot.own.device_limits.get(timeline.device), timeline.reserved
-    return None if limit is None or reserved is None or limit < reserved.bytes.max() else limit
+    return None if limit is None or reserved is None or limit < reserved.bytes.max() - _excess(settings) else limit

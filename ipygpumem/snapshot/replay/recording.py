@@ -232,7 +232,7 @@ class Recording:
         trace, reserved = self.trace, self.timeline.reserved
         if trace.stack[event] != trace.stack[following]:  # PyTorch uses the stack of the request for both events
             return False
-        limit = program_limit(self.snapshot, self.timeline)
+        limit = program_limit(self.snapshot, self.timeline, self.settings)
         if reserved is None or self.settings.collection_threshold or (limit is None and trace.stack[event] >= 0):
             return True
         limit = self.limit[0] if limit is None else limit

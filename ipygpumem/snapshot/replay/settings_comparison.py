@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.memory_limit import default_device
 from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
-from ipygpumem.snapshot.replay.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.verification import Verification, verified
 

@@ -64,7 +64,7 @@ class Program:
         self.allocator.release_cached(0, frozenset([pool]), only_private=pool is not None)
         self._segment_events(known)
 
-    def snapshot(self, streams=None):
+    def snapshot(self, streams=None, **own):
         """Return the recording. ``streams`` contains the streams of segments by address."""
         segments = []
         for start, size, number in self.allocator.mapped_ranges():
@@ -81,7 +81,8 @@ class Program:
             fields["stream"] = (streams or {}).get(start, 0)
             segments.append(fields | {"blocks": blocks})
         settings = {"expandable_segments": True}
-        return Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": settings})
+        file = {"segments": segments, "device_traces": [self.trace], "allocator_settings": settings}
+        return Snapshot.load({**file, "ipygpumem": own} if own else file)
 
 
 def run(program, steps=30, seed=0):

@@ -9,7 +9,8 @@ import pytest
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
-from ipygpumem.snapshot.replay import segment_blockers, smallest_capacity, verification, work_limit
+from ipygpumem.snapshot.replay import smallest_capacity, verification, work_limit
+from ipygpumem.snapshot.replay.blockers import blocks_to_free
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -183,7 +184,7 @@ class _Sizes:
 
 
 def _segments(sizes, used):
-    table = [segment_blockers._Segment(0, size * 2 * MIB, 0, [], [row]) for row, size in enumerate(sizes)]
+    table = [blocks_to_free.Segment(0, size * 2 * MIB, 0, [], [row]) for row, size in enumerate(sizes)]
     return _Sizes(used), table
 
 
@@ -197,20 +198,20 @@ def test_smallest_set_of_segments():
             for rows in itertools.combinations(range(len(sizes)), count)
             if sum(sizes[row] for row in rows) >= units
         )
-        choice = segment_blockers._whole_segments(result, segments, units * 2 * MIB)
+        choice = blocks_to_free._whole_segments(result, segments, units * 2 * MIB)
         assert (choice.bytes, sum(used[row] for row in choice.rows)) == (least, least)
         assert sum(sizes[row] for row in choice.rows) >= units
-    assert segment_blockers._whole_segments(result, segments, (sum(sizes) + 1) * 2 * MIB) is None
+    assert blocks_to_free._whole_segments(result, segments, (sum(sizes) + 1) * 2 * MIB) is None
 
 
 def test_memory_for_the_smallest_set_of_segments():
     result, segments = _segments([8] * 4096, [1] * 4096)
     tracemalloc.start()
     try:
-        assert len(segment_blockers._whole_segments(result, segments, 32768 * 2 * MIB).rows) == 4096
+        assert len(blocks_to_free._whole_segments(result, segments, 32768 * 2 * MIB).rows) == 4096
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 32 * MIB
     result, segments = _segments([1] * 40_000, [1] * 40_000)
-    assert segment_blockers._whole_segments(result, segments, 40_000 * 2 * MIB) is None
+    assert blocks_to_free._whole_segments(result, segments, 40_000 * 2 * MIB) is None

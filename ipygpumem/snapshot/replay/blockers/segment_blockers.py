@@ -9,25 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries.groups import label_rows
-from ipygpumem.snapshot.replay.advice import SuggestedChange, changes
-from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.blockers.advice import SuggestedChange, changes
+from ipygpumem.snapshot.replay.blockers.blocks_to_free import BlocksToFree, Segment, smallest_set
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.snapshot_data import SnapshotData
-
-_UNIT = 2 * MIB
-"""Unit in which sizes of segments are counted."""
-_MAX_UNITS = 1 << 16
-"""Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
-_MAX_CHOICES = 1 << 28
-"""Largest product of this amount and the number of segments. It requires 1 s and 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +41,6 @@ class BlockingLine(PlainData):
     bytes: int
     count: int
     variables: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksToFree(PlainData):
-    """A set of blocks in use without which, as a replay shows, existing segments would have served a request.
-
-    Attributes:
-        bytes: Total size of the blocks in bytes.
-        rows: Rows of the blocks in the allocations of the timeline.
-        segments: Number of segments that contain the blocks.
-        contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
-            Otherwise, the request failed, and the blocks' segments would be empty, so that PyTorch could free them
-            and allocate a new segment.
-    """
-
-    bytes: int
-    rows: tuple[int, ...]
-    segments: int
-    contiguous: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +78,6 @@ class SegmentBlockers(PlainData):
     changes: tuple[SuggestedChange, ...]
 
 
-@dataclass(slots=True)
-class _Segment:
-    address: int
-    size: int
-    pool: int
-    free: list[int]
-    rows: list[int]
-
-
 def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -> SegmentBlockers:
     """Return the blocks in use that kept a request from being served from existing segments.
 
@@ -135,7 +99,7 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
     segments = _segments(result, end - 1)
     target = recording.pools[serving]
     sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "partly_used"), 0)
-    partly_used: list[_Segment] = []
+    partly_used: list[Segment] = []
     for segment in segments:
         pool = recording.pools[segment.pool]
         free = sum(segment.free)
@@ -150,7 +114,11 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
             sums["other_stream"] += free
         else:
             sums["other_size"] += free
-    used = [segment for segment in segments if segment.rows and not recording.pools[segment.pool].private]
+    used = [
+        segment
+        for segment in segments
+        if segment.rows and (segment.pool == serving or not recording.pools[segment.pool].private)
+    ]
     lines, rows_of = _lines(snapshot, recording, result, partly_used)
     return SegmentBlockers(
         event=event,
@@ -160,16 +128,16 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
         segments=len(partly_used),
         largest=max((size for segment in partly_used for size in segment.free), default=0),
         lines=lines,
-        smallest=_smallest(result, used, serving, rounded) if is_known else None,
+        smallest=smallest_set(result, used, serving, rounded) if is_known else None,
         changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]) if is_known else (),
     )
 
 
-def _segments(result: ReplayRun, event: int) -> list[_Segment]:
+def _segments(result: ReplayRun, event: int) -> list[Segment]:
     """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
     allocator, allocations = result.allocator, result.recording.allocations
-    table = {address: _Segment(address, size, -1, [], []) for address, size in allocator.segments.items()}
-    table |= {address: _Segment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()}
+    table = {address: Segment(address, size, -1, [], []) for address, size in allocator.segments.items()}
+    table |= {address: Segment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()}
     starts = sorted(table)
     for pool in range(len(allocator.pools)):
         for address, size in allocator.free_blocks(pool):
@@ -185,7 +153,7 @@ def _segments(result: ReplayRun, event: int) -> list[_Segment]:
 
 
 def _lines(
-    snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[_Segment]
+    snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[Segment]
 ) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
     rows = [row for segment in partly_used for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")
@@ -208,77 +176,3 @@ def _lines(
         names = dict.fromkeys(known.get(key, "") for key in keys)
         lines.append(BlockingLine(label, only, free, nbytes, count, tuple(name for name in names if name)))
     return tuple(sorted(lines, key=lambda line: (-line.only, -line.free, line.label))), rows_of
-
-
-def _smallest(result: ReplayRun, segments: list[_Segment], serving: int, rounded: int) -> BlocksToFree | None:
-    recording, limit = result.recording, result.recording.limit[0]
-    choices = [_contiguous(result, [segment for segment in segments if segment.pool == serving], rounded)]
-    if not recording.settings.expandable:
-        needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
-        choices.append(_whole_segments(result, segments, needed))
-    confirmed = [choice for choice in choices if choice and _serves(result, choice, serving, rounded)]
-    return min(confirmed, key=lambda choice: choice.bytes, default=None)
-
-
-def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int) -> bool:
-    recording = result.recording
-    again = run(recording, recording.settings, recorded=True, end=result.end)
-    pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)
-    for row in choice.rows:
-        again.allocator.free(int(pools[row]), again.addresses[row], again.sizes[row])
-    if choice.contiguous:
-        return again.allocator.fits(serving, rounded)
-    again.allocator.limit = recording.limit[0]
-    try:
-        again.allocator.allocate(serving, rounded, len(recording.operations))
-    except ReplayedOutOfMemoryError:
-        return False
-    return True
-
-
-def _contiguous(result: ReplayRun, segments: list[_Segment], rounded: int) -> BlocksToFree | None:
-    """Return the blocks in the part of a segment that is large enough for a request and has the fewest bytes in use."""
-    best: tuple[int, list[int]] | None = None
-    for segment in segments:
-        rows = sorted(segment.rows, key=lambda row: result.addresses[row])
-        starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
-        ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
-        last = used = 0
-        for first, begin in enumerate(ends):  # the part begins behind a block that stays
-            while last < len(rows) and starts[last] - begin < rounded:
-                used += result.sizes[rows[last]]
-                last += 1
-            if starts[last] - begin >= rounded and (best is None or used < best[0]):
-                best = used, rows[first:last]
-            if first < len(rows):
-                used -= result.sizes[rows[first]] if first < last else 0
-                last = max(last, first + 1)
-    return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
-
-
-def _whole_segments(result: ReplayRun, segments: list[_Segment], needed: int) -> BlocksToFree | None:
-    """Return the blocks of the segments that together have the needed size and the fewest bytes in use."""
-    units = -(-needed // _UNIT)
-    largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))
-    if not 0 < units <= largest:
-        return None
-    unreachable = np.iinfo(np.int64).max // 2
-    least = np.full(units + 1, unreachable, np.int64)  # bytes in use for each number of units
-    least[0] = 0
-    taken = np.zeros((len(segments), units // 8 + 1), np.uint8)  # one bit for each number of units
-    for number, segment in enumerate(segments):
-        size = segment.size // _UNIT
-        used = sum(result.sizes[row] for row in segment.rows)
-        before = least[np.maximum(np.arange(units + 1) - size, 0)] + used
-        taken[number] = np.packbits(before < least, bitorder="little")
-        least = np.minimum(before, least)
-    if least[units] >= unreachable:
-        return None
-    rows: list[int] = []
-    count, left = 0, units
-    for number in range(len(segments) - 1, -1, -1):
-        if taken[number, left // 8] >> (left % 8) & 1:
-            rows += segments[number].rows
-            count += 1
-            left = max(left - segments[number].size // _UNIT, 0)
-    return BlocksToFree(int(least[units]), tuple(sorted(rows)), count, contiguous=False)

@@ -1,0 +1,176 @@
+"""The smallest set of blocks in use without which a failed request would have been served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.blockers.unmapped_pages import blocks_to_unmap
+from ipygpumem.snapshot.replay.run import ReplayRun, run
+from ipygpumem.snapshot.replay.settings import SMALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_UNIT = 2 * MIB
+"""Unit in which sizes of segments are counted."""
+_MAX_UNITS = 1 << 16
+"""Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
+_MAX_CHOICES = 1 << 28
+"""Largest product of this amount and the number of segments. It requires 1 s and 32 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksToFree(PlainData):
+    """Blocks in use whose release, as a replay shows, would have made room for a request in the existing memory.
+
+    The set is the smallest one, in bytes, for requests that a replay serves as the search assumes. For files with very
+    many segments or pages of expandable segments, it may not be the smallest one.
+
+    Attributes:
+        bytes: Total size of the blocks in bytes.
+        rows: Rows of the blocks in the allocations of the timeline.
+        segments: Number of segments that contain the blocks.
+        contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
+            Otherwise, the request failed, and PyTorch could free or unmap the memory of the blocks and use the
+            physical memory for the request.
+    """
+
+    bytes: int
+    rows: tuple[int, ...]
+    segments: int
+    contiguous: bool
+
+
+@dataclass(slots=True)
+class Segment:
+    """A segment or a mapped range of an expandable segment.
+
+    Attributes:
+        address: Address.
+        size: Size in bytes.
+        pool: Index of the pool.
+        free: Sizes in bytes of the free blocks.
+        rows: Rows of the blocks in use.
+    """
+
+    address: int
+    size: int
+    pool: int
+    free: list[int]
+    rows: list[int]
+
+
+def smallest_set(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> BlocksToFree | None:
+    """Return the smallest set of blocks to free, or None if no set is found.
+
+    Args:
+        result: The replay up to the request.
+        segments: Segments with blocks in use, except those of private pools that do not serve the request.
+        serving: Index of the pool that serves the request.
+        rounded: Rounded size of the request in bytes.
+    """
+    recording, limit = result.recording, result.recording.limit[0]
+    choices = [_contiguous(result, [segment for segment in segments if segment.pool == serving], rounded)]
+    releasable = [segment for segment in segments if not recording.pools[segment.pool].private]
+    if recording.settings.expandable:
+        choices += _unmapped(result, releasable, serving, rounded)
+    else:
+        needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
+        choices.append(_whole_segments(result, releasable, needed))
+    known = sorted(filter(None, choices), key=lambda choice: choice.bytes)
+    return next((choice for choice in known if _serves(result, choice, serving, rounded)), None)
+
+
+def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> Iterator[BlocksToFree]:
+    """Yield sets of blocks of expandable segments without which enough memory can be unmapped.
+
+    If the allocator serves the request at another address than assumed, it may need one page more.
+    """
+    recording, allocator = result.recording, result.allocator
+    if recording.trace.action[result.end - 1] != Action.OOM:
+        return
+    expandable = [segment for segment in segments if allocator.is_mapped(segment.address)]
+    rows = [row for segment in expandable for row in segment.rows]
+    unmapped = sum(size for start, size, pool in allocator.mapped_ranges() if not allocator.pools[pool].private)
+    limit, page = recording.limit[0] - (allocator.reserved - unmapped), allocator.page_size(serving)
+    request: tuple[int, int] | None = (serving, rounded)
+    if recording.by_fraction:
+        limit, request = limit - recording.settings.segment_size(rounded), None
+    elif all(segment.pool != serving for segment in expandable):
+        limit, request = limit - -(-rounded // page) * page, None
+    for excess in (0, page):
+        freed = blocks_to_unmap(result, rows, limit - excess, request)
+        if freed:
+            count = sum(not set(freed).isdisjoint(segment.rows) for segment in expandable)
+            yield BlocksToFree(sum(result.sizes[row] for row in freed), tuple(freed), count, contiguous=False)
+
+
+def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int) -> bool:
+    recording = result.recording
+    again = run(recording, recording.settings, recorded=True, by_fraction=recording.by_fraction, end=result.end)
+    pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)
+    for row in choice.rows:
+        again.allocator.free(int(pools[row]), again.addresses[row], again.sizes[row])
+    if choice.contiguous:
+        return again.allocator.fits(serving, rounded)
+    again.allocator.limit = recording.limit[0]
+    try:
+        again.allocator.allocate(serving, rounded, len(recording.operations))
+    except ReplayedOutOfMemoryError:
+        return False
+    return True
+
+
+def _contiguous(result: ReplayRun, segments: Sequence[Segment], rounded: int) -> BlocksToFree | None:
+    """Return the blocks in the part of a segment that is large enough for a request and has the fewest bytes in use."""
+    best: tuple[int, list[int]] | None = None
+    for segment in segments:
+        rows = sorted(segment.rows, key=lambda row: result.addresses[row])
+        starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
+        ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
+        last = used = 0
+        for first, begin in enumerate(ends):  # the part begins behind a block that stays
+            while last < len(rows) and starts[last] - begin < rounded:
+                used += result.sizes[rows[last]]
+                last += 1
+            if starts[last] - begin >= rounded and (best is None or used < best[0]):
+                best = used, rows[first:last]
+            if first < len(rows):
+                used -= result.sizes[rows[first]] if first < last else 0
+                last = max(last, first + 1)
+    return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
+
+
+def _whole_segments(result: ReplayRun, segments: Sequence[Segment], needed: int) -> BlocksToFree | None:
+    """Return the blocks of the segments that together have the needed size and the fewest bytes in use."""
+    units = -(-needed // _UNIT)
+    largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))
+    if not 0 < units <= largest:
+        return None
+    unreachable = np.iinfo(np.int64).max // 2
+    least = np.full(units + 1, unreachable, np.int64)  # bytes in use for each number of units
+    least[0] = 0
+    taken = np.zeros((len(segments), units // 8 + 1), np.uint8)  # one bit for each number of units
+    for number, segment in enumerate(segments):
+        size = segment.size // _UNIT
+        used = sum(result.sizes[row] for row in segment.rows)
+        before = least[np.maximum(np.arange(units + 1) - size, 0)] + used
+        taken[number] = np.packbits(before < least, bitorder="little")
+        least = np.minimum(before, least)
+    if least[units] >= unreachable:
+        return None
+    rows: list[int] = []
+    count, left = 0, units
+    for number in range(len(segments) - 1, -1, -1):
+        if taken[number, left // 8] >> (left % 8) & 1:
+            rows += segments[number].rows
+            count += 1
+            left = max(left - segments[number].size // _UNIT, 0)
+    return BlocksToFree(int(least[units]), tuple(sorted(rows)), count, contiguous=False)

@@ -1,0 +1,210 @@
+"""The smallest set of blocks without which expandable segments could map memory for a request.
+
+Physical memory is mapped in pages of equal size. A page can be unmapped if all blocks that overlap it are freed; a
+block can overlap several pages. The smallest set is found by dynamic programming over the pages, ordered by address.
+The state is whether the block at the boundary of two pages is freed.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipygpumem.core.units import MIB
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.run import ReplayRun
+
+_UNREACHABLE = 1 << 60
+_MAX_ENTRIES = 1 << 21
+"""Largest product of the number of pages and the amount of memory, in units. It requires 64 MiB."""
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page with blocks in use.
+
+    Attributes:
+        start: Address.
+        size: Size in bytes.
+        inner: Rows of the blocks that are completely inside the page.
+        left: Row of the block that extends to the previous page; None if there is none.
+        right: Row of the block that extends to the next page; None if there is none.
+    """
+
+    start: int
+    size: int
+    inner: list[int] = field(default_factory=list)
+    left: int | None = None
+    right: int | None = None
+
+
+def blocks_to_unmap(
+    result: ReplayRun, rows: list[int], limit: int, request: tuple[int, int] | None
+) -> list[int] | None:
+    """Return the rows of the smallest set of blocks to free; None if no set is sufficient, or if there are many pages.
+
+    Args:
+        result: The replay up to a failed request.
+        rows: Rows of the blocks that may be freed: those of the default pools in expandable segments.
+        limit: Largest size in bytes of the mapped pages with these blocks and, with ``request``, of its pages.
+        request: Pool index and rounded size of the request, which is served from a part of an address range of this
+            pool, between blocks that are kept; None if its pages do not count.
+    """
+    by_range = _by_range(result, rows)
+    pages = [page for base, size, inside in by_range for page in _pages(result, base, size, inside)]
+    pages.sort(key=lambda page: page.start)
+    needed = sum(page.size for page in pages) - limit
+    large = max((page.size for page in pages), default=0)
+    most = needed if request is None else needed + request[1] + 2 * large
+    for smallest in (0, large):  # pages for small blocks are ignored if there are too many pages
+        pages = [page for page in pages if page.size >= smallest]
+        unit = math.gcd(*(page.size for page in pages)) or MIB
+        if len(pages) * (most // unit + 2) <= _MAX_ENTRIES:
+            return _Search(result, pages, unit, max(-(-most // unit), 0)).smallest(needed, request, by_range)
+    return None
+
+
+def _by_range(result: ReplayRun, rows: list[int]) -> list[tuple[int, int, list[int]]]:
+    """Return start, page size and rows, ordered by address, of each address range with blocks in use."""
+    allocator = result.allocator
+    starts = sorted(allocator.ranges)
+    inside: dict[int, list[int]] = {}
+    for row in sorted(rows, key=lambda row: result.addresses[row]):
+        inside.setdefault(starts[bisect_right(starts, result.addresses[row]) - 1], []).append(row)
+    return [(start, allocator.page_size(allocator.ranges[start][1]), found) for start, found in inside.items()]
+
+
+def _pages(result: ReplayRun, base: int, size: int, rows: list[int]) -> list[_Page]:
+    pages: dict[int, _Page] = {}
+    for row in rows:
+        first = (result.addresses[row] - base) // size
+        last = (result.addresses[row] + result.sizes[row] - 1 - base) // size
+        for number in range(first, last + 1):
+            page = pages.setdefault(number, _Page(base + number * size, size))
+            if first == last:
+                page.inner.append(row)
+            page.left = row if number > first else page.left
+            page.right = row if number < last else page.right
+    return list(pages.values())
+
+
+class _Search:
+    """Tables of the fewest bytes in use to free, for each number of pages, state, and amount of unmapped memory."""
+
+    def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int) -> None:
+        self.result, self.pages, self.unit, self.most = result, pages, unit, most
+        self.tables = [self._table(backwards=False)]
+
+    def smallest(
+        self, needed: int, request: tuple[int, int] | None, by_range: list[tuple[int, int, list[int]]]
+    ) -> list[int] | None:
+        if request is None:
+            return self._rows(0, len(self.pages), 1, max(-(-needed // self.unit), 0))
+        self.tables.append(self._table(backwards=True))
+        best, choice = _UNREACHABLE, None
+        pool, rounded = request
+        ranges = self.result.allocator.ranges
+        for base, size, rows in by_range:
+            if ranges[base][1] == pool:
+                for window in _windows(self.result, base, rows, rounded):
+                    cost, found = self._with_window(needed, (base, size, rounded), rows, window, best)
+                    if found is not None:
+                        best, choice = cost, (rows[window], found)
+        if choice is None:
+            return None
+        inside, parts = choice
+        return sorted({*inside, *(row for part in parts for row in self._rows(*part) or ())})
+
+    def _with_window(
+        self, needed: int, place: tuple[int, int, int], rows: list[int], window: slice, best: int
+    ) -> tuple[int, list[tuple[int, int, int, int]] | None]:
+        """Return the fewest bytes to free if a request is served behind a block, and the entries of both tables."""
+        base, size, rounded = place
+        addresses, sizes = self.result.addresses, self.result.sizes
+        kept = rows[window.start - 1] if window.start else None
+        start = base if kept is None else addresses[kept] + sizes[kept]
+        used = sum(sizes[row] for row in rows[window])
+        if used >= best:
+            return best, None
+        first = bisect_left(self.pages, start + 1, key=lambda page: page.start + page.size)
+        last = bisect_left(self.pages, start + rounded, key=lambda page: page.start)
+        covered = (start + rounded - 1 - base) // size - (start - base) // size + 1
+        amount = max(-(-(needed + (covered - last + first) * size) // self.unit), 0)
+        left = self.pages[first].left if first < last else None
+        right = self.pages[last - 1].right if first < last else None
+        left_states = (1,) if left is None else (0,) if left == kept else (0, 1)
+        right_states = (1,) if right is None or right in rows[window] else (0, 1)
+        counted = sizes[right] if right is not None and right in rows[window] else 0
+        found = None
+        for before in left_states:
+            for after in right_states:
+                costs = (
+                    self.tables[0][first, before, : amount + 1]
+                    + self.tables[1][len(self.pages) - last, after, amount::-1]
+                )
+                split = int(costs.argmin())
+                cost = int(costs[split]) + used - counted
+                if cost < best:
+                    best = cost
+                    found = [(0, first, before, split), (1, len(self.pages) - last, after, amount - split)]
+        return best, found
+
+    def _order(self, table: int) -> list[_Page]:
+        return self.pages[::-1] if table else self.pages
+
+    def _table(self, *, backwards: bool) -> NDArray[Any]:
+        table = np.full((len(self.pages) + 1, 2, self.most + 1), _UNREACHABLE, np.int64)
+        table[0, 1, 0] = 0
+        for number, page in enumerate(self._order(backwards)):
+            for before, after, cost, amount, _ in self._transitions(page, backwards=backwards):
+                new, old = table[number + 1, after], table[number, before] + cost
+                shift = min(amount, len(old))
+                np.minimum(new, np.append(np.full(shift, old[0]), old[: len(old) - shift]), out=new)
+        return table
+
+    def _transitions(self, page: _Page, *, backwards: bool) -> Iterator[tuple[int, int, int, int, list[int]]]:
+        """Yield the states before and after a page, the bytes to free, the unmapped memory in units, and the rows."""
+        sizes = self.result.sizes
+        first, second = (page.right, page.left) if backwards else (page.left, page.right)
+        inner = sum(sizes[row] for row in page.inner)
+        for before in (1,) if first is None else (0, 1):
+            for after in (1,) if second is None else (before,) if first == second else (0, 1):
+                freed = [second] if after and second is not None and first != second else []
+                cost = sum(sizes[row] for row in freed)
+                yield before, after, cost, 0, freed
+                if before and after:
+                    yield 1, 1, cost + inner, page.size // self.unit, freed + page.inner
+
+    def _rows(self, table: int, count: int, state: int, amount: int) -> list[int] | None:
+        """Return the rows to free, given the number of pages, the state, and the amount of memory to unmap in units."""
+        values, pages = self.tables[table], self._order(table)
+        if amount > self.most or values[count, state, amount] >= _UNREACHABLE:
+            return None
+        rows: list[int] = []
+        for number in range(count - 1, -1, -1):
+            for before, after, cost, unmapped, freed in self._transitions(pages[number], backwards=bool(table)):
+                left = max(amount - unmapped, 0)
+                if after == state and values[number, before, left] + cost == values[number + 1, state, amount]:
+                    rows += freed
+                    state, amount = before, left
+                    break
+        return rows
+
+
+def _windows(result: ReplayRun, base: int, rows: list[int], rounded: int) -> Iterator[slice]:
+    """Yield the blocks to free if a request is served at the start of a range, or directly after each block."""
+    addresses, sizes = result.addresses, result.sizes
+    last = 0
+    for first in range(len(rows) + 1):
+        start = addresses[rows[first - 1]] + sizes[rows[first - 1]] if first else base
+        last = max(last, first)
+        while last < len(rows) and addresses[rows[last]] < start + rounded:
+            last += 1
+        yield slice(first, last)
