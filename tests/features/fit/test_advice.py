@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,7 +19,9 @@ from fakes.allocation_mode import AllocationMode
 from ipygpumem import OptionError
 from ipygpumem.features.fit.advice.blocks import ModelBlockName, block_expressions
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
+from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.features.fit.probes import StepRunner
+from ipygpumem.snapshot.scaling.edits import ModuleCall
 from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 32
@@ -51,6 +55,19 @@ def contexts(offloading, monkeypatch):
     autocast = torch.autocast
     monkeypatch.setattr(StepRunner, "contexts", (AUTOCAST, OFFLOADING))
     monkeypatch.setattr(torch, "autocast", lambda _, **options: autocast("cpu", **options))
+
+
+def test_durations_of_blocks():
+    """The first block of a type, which loads kernels, counts like the other blocks of this type."""
+    none = np.zeros(0, np.int64)
+    durations = [(0, 25.0), (0, 5.0), (1, 1.0), (2, 2.0), (3, 1.5), (4, 40.0)]
+    calls = tuple(ModuleCall(block, 0, 0, 0, none, none, False, value) for block, value in durations)
+    names = [ModelBlockName("model", f"layers.{number}", 5, False, "Layer") for number in range(5)]
+    names[4] = dataclasses.replace(names[4], type="Head")
+    facts = StepFacts(tuple(names), calls, seconds=100.0)
+    assert facts.block_seconds == {0: 1.5, 1: 1.0, 2: 2.0, 3: 1.5, 4: 40.0}
+    assert facts.step_seconds == 100 - 74.5 + 46
+    assert StepFacts().step_seconds == 0
 
 
 class Block(nn.Module):

@@ -100,18 +100,15 @@ class Advisor:
 
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
         """Return groups of blocks to checkpoint: the one that saves most at the peak per added second is first."""
-        seconds: dict[int, float] = {}
-        for call in self.facts.calls:
-            seconds[call.block] = seconds.get(call.block, 0.0) + call.seconds
-        kinds = {block: self.facts.blocks[block].type for block in seconds}
+        seconds = self.facts.block_seconds
         of_kind: dict[str, list[float]] = {}
-        for block, kind in kinds.items():
-            of_kind.setdefault(kind, []).append(seconds[block])
+        for block, value in seconds.items():
+            of_kind.setdefault(self.facts.blocks[block].type, []).append(value)
         means = {kind: sum(values) / len(values) for kind, values in of_kind.items()}  # a single time is irregular
         blocks = sorted(seconds)
         length = -(-len(blocks) // _MAX_UNITS)
         units = [blocks[start : start + length] for start in range(0, len(blocks), length)] if blocks else []
-        costs = [sum(means[kinds[block]] for block in unit) for unit in units]
+        costs = [sum(means[self.facts.blocks[block].type] for block in unit) for unit in units]
         edits = [self._checkpoint_edit(step, unit) for unit in units]
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
@@ -139,13 +136,13 @@ class Advisor:
     def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
         total = len({call.block for call in self.facts.calls})
         for blocks in self.selections(step, size, _ROWS):
-            seconds = sum(call.seconds for call in self._calls(blocks))
+            seconds = sum(self.facts.block_seconds[block] for block in blocks)
             names = [self.facts.blocks[block] for block in blocks]
             yield Candidate(
                 self.selection_name(blocks),
                 "checkpointing",
                 self.checkpointed(step, blocks),
-                seconds / (self.facts.seconds or 1),
+                seconds / (self.facts.step_seconds or 1),
                 checkpoint_code(names, total),
                 ", ".join(block_expressions(names)),
             )

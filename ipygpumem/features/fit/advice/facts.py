@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.scaling.step import StepRecording
 
 
+_MAX_RATIO = 3
+"""Highest plausible ratio of the duration of a block to the median of the blocks of its type."""
 _MAX_ITEMS = 1000
 """Lists and dicts with at least this number of items are not searched for tensors."""
 
@@ -57,7 +61,7 @@ class OptimizerUpdate:
     created: Ints
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StepFacts:
     """Observations of a step.
 
@@ -74,6 +78,28 @@ class StepFacts:
     updates: tuple[OptimizerUpdate, ...] = ()
     seconds: float = 0.0
     unused: tuple[tuple[str, Ints], ...] = ()
+
+    @cached_property
+    def block_seconds(self) -> dict[int, float]:
+        """Duration of the calls of each block.
+
+        The first block of a type often takes much longer, because the kernels for this size are loaded. A duration that
+        exceeds three times the median of the type is therefore replaced by the median.
+        """
+        result: dict[int, float] = {}
+        for call in self.calls:
+            result[call.block] = result.get(call.block, 0.0) + call.seconds
+        for kind in {self.blocks[block].type for block in result}:
+            blocks = [block for block in result if self.blocks[block].type == kind]
+            median = statistics.median_low([result[block] for block in blocks])
+            result |= {block: median for block in blocks if result[block] > _MAX_RATIO * median}
+        return result
+
+    @property
+    def step_seconds(self) -> float:
+        """Duration of the step without the updates, with the durations in `block_seconds`; 0 if it is unknown."""
+        excess = sum(call.seconds for call in self.calls) - sum(self.block_seconds.values())
+        return self.seconds and self.seconds - excess
 
     def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
         """Return the blocks of optimizer state that the first updates create, without those that each run replaces."""
