@@ -49,7 +49,7 @@ def fit(
     dry: bool = False,
     device: int | str | None = None,
 ) -> Fit:
-    """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
+    """Predict the memory usage of a step at sizes that have not been run, and the largest size that fits.
 
     The step runs five or six times, at small sizes. Afterwards, the state that the step can reach is restored: tensors,
     gradients, the optimizer's state, objects and random numbers. PyTorch's optimizers are not run; the memory of their
@@ -62,7 +62,7 @@ def fit(
         margin: Share of the memory that remains free at the recommended size.
         on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``; by default that of this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
-        try_changes: Whether to also run the step with changes that `Fit.advice` predicts, to check the predictions.
+        try_changes: Whether to also run the step with some changes that `Fit.advice` lists, to check their predictions.
         dry: Whether to run the step without data and to estimate its memory usage, for which no GPU is required.
         device: With ``dry``, the target GPU: its memory, as for ``on``, or the name of a GPU in this machine.
 

@@ -92,7 +92,7 @@ FIT = Command(
         Option(
             ("--dry",), None, "estimate without running the step on the GPU, also for a GPU that is not in this machine"
         ),
-        Option(("--advise",), None, "show changes of the program that reduce the memory usage of the step"),
+        Option(("--advise",), None, "show changes to the program that reduce the memory usage of the step"),
         Option(("--try",), None, "also run the step with the changes of --advise, to check their predictions"),
         Option(("--json",), None, "print the result as JSON"),
         Option(("-v", "--var"), "NAME", "store the result in this variable"),

@@ -144,10 +144,10 @@ class Fit(PlainData, TableRepr):
         return self._require_advisor().scaled.breakdown(size, keys[by])
 
     def advice(self, *size: int) -> Advice:
-        """Predict changes of the program that reduce the memory usage at a size.
+        """Predict how changes to the program would reduce the memory usage at a size.
 
-        By default, this is the largest size that fits, or the smallest size if none fits. The first call runs the step
-        at small sizes, with autocast and with saved tensors in host memory, and restores its state as `fit` does.
+        The default is the largest size that fits, or the smallest size if none fits. The first call runs the step at
+        small sizes, with autocast and with saved tensors in host memory, and restores its state as `fit` does.
         Raises the same errors as `predict`.
         """
         size = size or self._largest_size()

@@ -129,7 +129,7 @@ class Updates:
             self._replay(update)
             return loss
 
-        # as its closure, the replacement runs inside the update, to which its allocations are then attributed
+        # passed as a closure, so that its allocations are attributed to the update
         return (_without_parameters(target), replacement, *others), options
 
     def _replay(self, update: ComputedUpdate) -> None:

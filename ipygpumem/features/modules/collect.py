@@ -180,7 +180,7 @@ def checkpointing_note(
 def _calls(
     blocks: list[int], requests: StepRequests, lookup: EventLookup, tracker: ModuleTracker, converted: Mask
 ) -> list[ModuleCall]:
-    """Return the calls of the blocks in the forward pass."""
+    """Return the calls to the blocks in the forward pass."""
     events = np.asarray(requests.events, np.int64)
     rows, allocations = requests.step.rows, requests.step.timeline.allocations
 

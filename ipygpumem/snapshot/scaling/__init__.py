@@ -1,1 +1,1 @@
-"""Prediction of the memory of a step at other sizes, from recordings at small sizes, without torch and CUDA."""
+"""Prediction of the memory usage of a step at other sizes, from recordings at small sizes, without torch or CUDA."""

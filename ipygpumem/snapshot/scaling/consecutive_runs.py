@@ -52,7 +52,7 @@ class ConsecutiveRuns:
             self._last_run = self._complete_run + _COMPLETE_RUNS - 1
             self._removed[requests.created.blocks] = True
         self._first_block = (self._last_run + 1) * requests.count
-        self._release = self._first_block + len(sources)  # stands for each release of the cache
+        self._release = self._first_block + len(sources)  # represents each release of the cache
         self._operations, self._places, self._run_ends = self._join_runs()
 
     def _join_runs(self) -> tuple[Ints, Ints, list[int]]:
@@ -61,16 +61,16 @@ class ConsecutiveRuns:
         is_free = requests.operations < 0
         numbers = np.where(is_free, ~requests.operations, requests.operations).astype(np.int64)
         is_own = numbers < count
-        kept = np.zeros(count, np.bool_)
-        kept[numbers[is_own & ~is_free]] = True
-        kept[numbers[is_own & is_free]] = False
+        is_kept = np.zeros(count, np.bool_)
+        is_kept[numbers[is_own & ~is_free]] = True
+        is_kept[numbers[is_own & is_free]] = False
         # tensors that no run frees, such as the items of a growing list, are freed after each run except the last
         sources = requests.leftovers.sources
-        growing = kept.copy()
+        growing = is_kept.copy()
         growing[sources[(sources >= 0) & (requests.block_ends < len(numbers))]] = False
         operations, places, ends = [], [], []
         for number in range(self._last_run + 1):
-            new = self._numbers(number, kept)[np.minimum(numbers, len(requests.pool_of))]
+            new = self._numbers(number, is_kept)[np.minimum(numbers, len(requests.pool_of))]
             place = np.flatnonzero(new >= 0)
             new = np.where(is_free, ~new, new)[place]
             if number == 0:
@@ -86,7 +86,7 @@ class ConsecutiveRuns:
             ends.append(len(new))
         return np.concatenate(operations), np.concatenate(places), np.cumsum(ends).tolist()
 
-    def _numbers(self, run_number: int, kept: NDArray[np.bool_]) -> Ints:
+    def _numbers(self, run_number: int, is_kept: NDArray[np.bool_]) -> Ints:
         """Return the number of each allocation and block of the step in a run; -1 if it does not exist in this run.
 
         Blocks that an earlier run has left are allocations of that run. ``kept`` is a mask of the allocations that
@@ -96,9 +96,9 @@ class ConsecutiveRuns:
         blocks = np.full(len(sources), -1, np.int64)
         if run_number == 0:
             blocks[~self._removed] = self._first_block + np.flatnonzero(~self._removed)
-        left = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
-        left = left[kept[sources[left]]]
-        blocks[left] = (run_number - ages[left]) * requests.count + sources[left]
+        leftover_blocks = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
+        leftover_blocks = leftover_blocks[is_kept[sources[leftover_blocks]]]
+        blocks[leftover_blocks] = (run_number - ages[leftover_blocks]) * requests.count + sources[leftover_blocks]
         return np.concatenate([run_number * requests.count + np.arange(requests.count), blocks, [self._release]])
 
     def with_sizes(self, sizes: Ints) -> Recording:
@@ -128,12 +128,12 @@ class ConsecutiveRuns:
         result.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
         result.operations, result.events = operations.astype(np.int32), np.arange(total, dtype=np.int32)
         result.special = [ReleasedSegments(event, 1, retry=False) for event in releases.tolist()]
-        segment, removed = find_range(state.segments, blocks["address"]), self._removed
-        used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[removed], segment[~removed]))
+        segment, is_removed = find_range(state.segments, blocks["address"]), self._removed
+        used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[is_removed], segment[~is_removed]))
         own, older = np.split(requests.pool_of, [requests.count])
         result.pools, result.pool_of = requests.pools, np.append(np.tile(own, self._last_run + 1), older)
         result.segment_pools = requests.segment_pools[used]
-        result.initial = replace(state, blocks=blocks[~removed], segments=state.segments[used])
+        result.initial = replace(state, blocks=blocks[~is_removed], segments=state.segments[used])
         result.settings, result.total = requests.state.recording.settings, requests.state.recording.total
         return result
 
@@ -147,12 +147,12 @@ class ConsecutiveRuns:
             keeps_state: Whether the blocks of the state keep their recorded addresses, as in `ScaledStep`.
         """
         recording = self.with_sizes(sizes)
-        chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
+        allocator_settings = recording.settings if settings is None else AllocatorSettings.parse(settings)
         return run(
             recording,
-            chosen,
+            allocator_settings,
             limit=limit,
-            by_fraction=chosen.collection_threshold > 0,
+            by_fraction=allocator_settings.collection_threshold > 0,
             keep_older=keeps_state,
             descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
             run_ends=self._run_ends[self._complete_run : -1],

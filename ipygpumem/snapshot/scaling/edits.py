@@ -66,12 +66,12 @@ class StepEdit:
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
         self._used[boundary] = self._used.get(boundary, 0) + int(max(starts.max(initial=0), ends.max(initial=0))) + 1
-        added = self._coefficients[sources] if coefficients is None else coefficients
+        new_coefficients = self._coefficients[sources] if coefficients is None else coefficients
         indices = len(self.start) + np.arange(len(sources))
         self.start = np.append(self.start, first + starts)
         self.end = np.append(self.end, np.where(ends < 0, self._events * _STRIDE, first + ends))
         self._sources = np.append(self._sources, self._sources[sources])
-        self._coefficients = np.concatenate([self._coefficients, added])
+        self._coefficients = np.concatenate([self._coefficients, new_coefficients])
         self._removed = np.append(self._removed, np.zeros(len(sources), np.bool_))
         return indices
 
@@ -94,22 +94,34 @@ class StepEdit:
         before = np.append(requests.start, requests.end) * _STRIDE
         old = self.step.model.sizes(size)
         new = np.where(self._removed, 0, self._model().sizes(size))
-        changed = np.flatnonzero(
+        changed_indices = np.flatnonzero(
             (self.start[:count] != before[:count]) | (self.end[:count] != before[count:]) | (new[:count] != old)
         )
-        kept = np.append(changed, np.arange(count, len(new)))
-        blocks = np.flatnonzero(self._not_left())
+        new_indices = np.append(changed_indices, np.arange(count, len(new)))
+        blocks = np.flatnonzero(self._not_left_over())
         previous = old[requests.leftovers.sources[blocks]]
-        times = [before[:count][changed], before[count:][changed], self.start[kept], self.end[kept]]
+        times = [
+            before[:count][changed_indices],
+            before[count:][changed_indices],
+            self.start[new_indices],
+            self.end[new_indices],
+        ]
         times += [np.full(len(blocks), -2 * _STRIDE), self.block_end[blocks]]
-        amounts = [-old[changed], old[changed], new[kept], -new[kept], -previous, previous]
+        amounts = [
+            -old[changed_indices],
+            old[changed_indices],
+            new[new_indices],
+            -new[new_indices],
+            -previous,
+            previous,
+        ]
         return np.concatenate(times), np.concatenate(amounts)
 
     def apply(self, *, keeps_state: bool = True) -> ScaledStep:
         """Return the changed step. ``keeps_state`` is described in `ScaledStep`."""
         return ScaledStep(self._model(), EditedRequests(self), keeps_state=keeps_state)
 
-    def _not_left(self) -> NDArray[np.bool_]:
+    def _not_left_over(self) -> NDArray[np.bool_]:
         """Return a mask of the blocks that previous runs of the changed step would not have left."""
         requests = self.step.step_requests
         sources = requests.leftovers.sources
@@ -126,37 +138,37 @@ class StepEdit:
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""
         original, limit = self.step.step_requests, self._events * _STRIDE
-        existing = np.flatnonzero((self.block_factor > 0) & ~self._not_left())
+        existing = np.flatnonzero((self.block_factor > 0) & ~self._not_left_over())
         block_end, factor = self.block_end[existing], self.block_factor[existing]
         count, blocks = len(self.start), len(existing)
-        kept = np.flatnonzero(~self._removed)
-        freed, freed_blocks = kept[self.end[kept] < limit], np.flatnonzero(block_end < limit)
+        kept_indices = np.flatnonzero(~self._removed)
+        freed, freed_blocks = kept_indices[self.end[kept_indices] < limit], np.flatnonzero(block_end < limit)
         special = np.flatnonzero(original.operations >= self._count + len(self.block_end))
-        codes = [kept, ~freed, ~(count + freed_blocks), count + blocks + np.arange(len(special))]
-        times = np.concatenate([self.start[kept], self.end[freed], block_end[freed_blocks], special * _STRIDE])
+        codes = [kept_indices, ~freed, ~(count + freed_blocks), count + blocks + np.arange(len(special))]
+        times = np.concatenate([self.start[kept_indices], self.end[freed], block_end[freed_blocks], special * _STRIDE])
         order = np.argsort(times, kind="stable")
         operations = np.concatenate(codes)[order]
         total = len(operations)
         position = np.empty(total, np.int64)
         position[order] = np.arange(total)
         place = np.full((2, count + blocks), total, np.int64)
-        parts = np.split(position, np.cumsum([len(kept), len(freed), len(freed_blocks)]))
-        place[0, kept], place[1, freed], place[1, count + freed_blocks], _ = parts
+        parts = np.split(position, np.cumsum([len(kept_indices), len(freed), len(freed_blocks)]))
+        place[0, kept_indices], place[1, freed], place[1, count + freed_blocks], _ = parts
         last = len(original.events) - 1
         requests.operations = operations.astype(np.int32)
         requests.events = original.events[np.clip(-(-times[order] // _STRIDE), 0, last)]
         requests.start, requests.end, requests.block_ends = place[0, :count], place[1, :count], place[1, count:]
         requests.sources = self._sources
-        changed = original.state.state.blocks[existing]
+        block_table = original.state.state.blocks[existing]
         for name in ("requested", "rounded"):
-            changed[name] = np.where(factor == 1, changed[name], np.rint(changed[name] * factor))
-        requests.state = replace(original.state, state=replace(original.state.state, blocks=changed))
+            block_table[name] = np.where(factor == 1, block_table[name], np.rint(block_table[name] * factor))
+        requests.state = replace(original.state, state=replace(original.state.state, blocks=block_table))
         requests.leftovers = Leftovers(original.leftovers.sources[existing], original.leftovers.ages[existing], {})
         number_of = np.full(len(self.block_end), -1, np.int64)
         number_of[existing] = np.arange(blocks)
-        remaining = number_of[original.created.blocks] >= 0
-        before = self.time(original.created.boundaries[remaining])
-        created = number_of[original.created.blocks[remaining]], np.searchsorted(times[order], before)
+        is_remaining = number_of[original.created.blocks] >= 0
+        before = self.time(original.created.boundaries[is_remaining])
+        created = number_of[original.created.blocks[is_remaining]], np.searchsorted(times[order], before)
         requests.created = CreatedBlocks(*created)
         requests.resized = original.resized[existing]
         pool_of = original.pool_of
@@ -182,7 +194,7 @@ class EditedRequests(StepRequests):
 
 
 def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]) -> list[int]:
-    """Return a greedy order of changes: next, the one that lowers the peak at a size by the most bytes per cost.
+    """Return the order in which a greedy algorithm selects changes, by the reduction of the peak at a size per cost.
 
     The changes must be independent of each other. Changes without effect on the peak are omitted.
     """
@@ -200,9 +212,9 @@ def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[floa
     remaining, order = list(range(len(deltas))), []
     while remaining:
         highest = int(np.argmax(level))
-        saved = np.asarray([level[highest] - (level + deltas[number]).max() for number in remaining])
+        savings = np.asarray([level[highest] - (level + deltas[number]).max() for number in remaining])
         lowered = np.asarray([-deltas[number][highest] for number in remaining])
-        values = (saved if saved.max() > 0 else lowered) / all_costs[remaining]  # several peaks may be equally high
+        values = (savings if savings.max() > 0 else lowered) / all_costs[remaining]  # several peaks may be equally high
         best = int(np.argmax(values))
         if values[best] <= 0:
             break
@@ -213,7 +225,7 @@ def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCall:
-    """A call of a module in the forward pass of a step. Boundaries are those of `StepEdit`.
+    """A call to a module in the forward pass of a step. Boundaries are those of `StepEdit`.
 
     Attributes:
         backward: Boundary at which the backward pass first needs a saved tensor of the module.
@@ -241,24 +253,24 @@ def checkpoint(edit: StepEdit, call: ModuleCall) -> bool:
     start, end = requests.start, requests.end
     inside = np.flatnonzero((start >= call.begin) & (start < call.end))
     inside = inside[np.argsort(start[inside])]
-    needed = inside[(end[inside] >= call.backward) & (end[inside] < len(requests.operations))]
-    is_output = np.isin(needed, call.outputs)
+    saved_for_backward = inside[(end[inside] >= call.backward) & (end[inside] < len(requests.operations))]
+    is_output = np.isin(saved_for_backward, call.outputs)
     if is_output.all():
         return False
-    last = int(start[needed].max()) + 1
+    last = int(start[saved_for_backward].max()) + 1
     copied = inside[start[inside] < last]
-    is_needed = np.isin(copied, needed)
+    is_needed = np.isin(copied, saved_for_backward)
     ends = np.where(is_needed, -1, np.minimum(end[copied], last) - call.begin)
     copies = edit.insert(call.backward, copied, start[copied] - call.begin, ends)
     edit.end[copies[is_needed]] = edit.original_end(copied[is_needed])
-    edit.end[needed[is_output]] = edit.time(call.backward)
-    activations = needed[~is_output]
+    edit.end[saved_for_backward[is_output]] = edit.time(call.backward)
+    activations = saved_for_backward[~is_output]
     freed = np.full(len(activations), edit.time(call.end))
     if call.autocast:  # the converted parameters remain in the cache of autocast until the forward pass ends
         constant = ~edit.step.model.grows[activations]
         freed[constant] = edit.time(min(call.backward, requests.backward))
     edit.end[activations] = freed
-    until = int(edit.original_end(needed).max())
-    kept = call.inputs[end[call.inputs] < len(requests.operations)]
-    edit.end[kept] = np.maximum(edit.end[kept], until)
+    until = int(edit.original_end(saved_for_backward).max())
+    kept_inputs = call.inputs[end[call.inputs] < len(requests.operations)]
+    edit.end[kept_inputs] = np.maximum(edit.end[kept_inputs], until)
     return True

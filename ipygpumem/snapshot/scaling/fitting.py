@@ -150,19 +150,23 @@ class MatchedRecordings:
             if size in grid:
                 place = grid.index(size)
                 values[:, place] = np.maximum(values[:, place], np.append(run.sizes, -1)[indices])
-        missing = (values < 0).any(axis=1)
+        is_missing = (values < 0).any(axis=1)
         share = np.asarray([math.prod(size) / math.prod(self.size) for size in grid])
-        values[missing] = self.step.sizes[missing, None] * share
+        values[is_missing] = self.step.sizes[is_missing, None] * share
         model = SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
         rows = np.flatnonzero(self.step.is_workspace)
         pairs = zip(self.runs, self._counterparts, strict=True)
-        recorded = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(np.float64)
-        return with_workspaces(model, rows, [size for size, _ in self.runs], recorded)
+        recorded_sizes = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(
+            np.float64
+        )
+        return with_workspaces(model, rows, [size for size, _ in self.runs], recorded_sizes)
 
     def counterparts(self, run: Run) -> Ints:
         """For each allocation of a run, return the index of its counterpart in ``step``, or -1."""
-        known = (indices for (_, own), indices in zip(self.runs, self._counterparts, strict=True) if own is run[1])
-        indices = next(known, None)
+        known_counterparts = (
+            indices for (_, own), indices in zip(self.runs, self._counterparts, strict=True) if own is run[1]
+        )
+        indices = next(known_counterparts, None)
         if indices is None:
             indices = _counterparts((self.size, self.step), run)
         result = np.full(len(run[1].rows), -1, np.int64)
@@ -173,7 +177,9 @@ class MatchedRecordings:
     def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[Peak]:
         """Return the predicted peaks, or bounds with ``factors``, at the largest size and at multiples of this size."""
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]
-        return [Peak(factor, *self.step.peak_with(predicted), predicted) for factor, predicted in sizes]
+        return [
+            Peak(factor, *self.step.peak_with(predicted_sizes), predicted_sizes) for factor, predicted_sizes in sizes
+        ]
 
     def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
         """Return the deviations of the predictions from all runs."""
@@ -212,28 +218,28 @@ def _compare(
 ) -> Deviation:
     """Compare the first run, with the given sizes of its allocations except irregular workspaces, with the second."""
     step, (size, run) = first[1], second
-    missing = indices < 0
+    is_missing = indices < 0
     sizes = np.where(irregular, np.append(run.sizes, 0)[indices], sizes)
     only_in_second = np.ones(len(run.rows), np.bool_)
-    only_in_second[indices[~missing]] = False
+    only_in_second[indices[~is_missing]] = False
     own_peak = run.peak_with(np.where(only_in_second & run.is_workspace, 0, run.sizes))[1]
-    recorded = np.where(missing, sizes, np.append(run.sizes, 0)[indices])
-    error = np.abs(sizes - recorded)
+    recorded_sizes = np.where(is_missing, sizes, np.append(run.sizes, 0)[indices])
+    error = np.abs(sizes - recorded_sizes)
     shares = np.zeros(len(sizes))
     for peak in peaks:
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
     worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_DEVIATIONS, np.count_nonzero(error))]
-    columns = (step.lines(worst), sizes[worst].tolist(), recorded[worst].tolist())
+    columns = (step.lines(worst), sizes[worst].tolist(), recorded_sizes[worst].tolist())
     shares[step.is_workspace] = 0  # a library may select an algorithm with a workspace at only some sizes
     other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
     other_shares[run.is_workspace] = 0
-    unmatched = _by_line(first, np.flatnonzero(missing), shares)
+    unmatched = _by_line(first, np.flatnonzero(is_missing), shares)
     unmatched += _by_line(second, np.flatnonzero(only_in_second), other_shares)
     return Deviation(
         size=size,
         predicted=run.peak + step.peak_with(sizes)[1] - own_peak,
         recorded=run.peak,
-        difference=max(float(error[peak.live].sum() / max(recorded[peak.live].sum(), 1)) for peak in peaks),
+        difference=max(float(error[peak.live].sum() / max(recorded_sizes[peak.live].sum(), 1)) for peak in peaks),
         allocations=tuple(AllocationDeviation(*values) for values in zip(*columns, strict=True)),
         unmatched=tuple(sorted(unmatched, key=lambda item: (-item.share, -item.bytes))),
     )

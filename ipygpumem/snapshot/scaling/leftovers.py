@@ -43,23 +43,23 @@ def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) 
         matched: The runs from which the step is predicted.
         rows: Row of each block after the last run, in the timeline of this run.
     """
-    left: dict[int, _BlockOrigin] = {}  # the allocations that exist before a run, by ID
+    origins: dict[int, _BlockOrigin] = {}  # the allocations that exist before a run, by ID
     freed: set[int] = set()
     older: dict[_BlockOrigin, int] = {}
     for number, (size, run) in enumerate(runs):
         allocations, counterparts = run.timeline.allocations, matched.counterparts((size, run))
         ids, ended = run.ids.tolist(), allocations.end <= run.last
         existing = {ids[row]: row for row in allocations.live(run.first).tolist()}
-        left = {key: origin for key, origin in left.items() if key in existing and origin.source >= 0}
+        origins = {key: origin for key, origin in origins.items() if key in existing and origin.source >= 0}
         if run is matched.step:
-            older = {_BlockOrigin(origin.run - number, origin.source): existing[key] for key, origin in left.items()}
-        freed |= {origin.source for key, origin in left.items() if ended[existing[key]]}
-        left = {key: origin for key, origin in left.items() if not ended[existing[key]]}
+            older = {_BlockOrigin(origin.run - number, origin.source): existing[key] for key, origin in origins.items()}
+        freed |= {origin.source for key, origin in origins.items() if ended[existing[key]]}
+        origins = {key: origin for key, origin in origins.items() if not ended[existing[key]]}
         new = zip(run.rows.tolist(), counterparts.tolist(), strict=True)
-        left |= {ids[row]: _BlockOrigin(number, index) for row, index in new if not ended[row]}
+        origins |= {ids[row]: _BlockOrigin(number, index) for row, index in new if not ended[row]}
     sources, ages, blocks = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int64), {}
     for block, key in enumerate(runs[-1][1].ids[rows].tolist()):
-        origin = left.get(key)
+        origin = origins.get(key)
         if origin is not None and origin.source >= 0:
             blocks[_BlockOrigin(origin.run - len(runs), origin.source)] = block
             if origin.source in freed:

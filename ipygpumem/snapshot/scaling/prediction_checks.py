@@ -1,4 +1,4 @@
-"""Selection of the polynomials for the sizes of allocations, and reasons for not trusting predictions."""
+"""Selection of the polynomials for the sizes of allocations, and reasons why predictions are unreliable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
 _GOOD_FIT = 0.001  # relative error up to which a linear function is preferred to a quadratic polynomial
 _LINE = 2  # number of sizes that determine a linear function
 _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the polynomials of its degree
-_MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which other predictions are not trusted
+_MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which predictions are unreliable
 _NOTED_SHARE = 0.001  # share of the peak above which a note describes allocations of unknown growth
 _MAX_SHARE = 0.005
 """Share of the peak above which allocations that differ between the recordings, or that shrink, are not tolerated."""
@@ -30,10 +30,10 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
         raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")
-    first, *others = sorted(product(*(_DEGREES[name] for name in names)), key=sum)
+    first, *other_degrees = sorted(product(*(_DEGREES[name] for name in names)), key=sum)
     best = matched.fit(first)
     error = _largest_error(matched, best)
-    for degrees in others:
+    for degrees in other_degrees:
         if error > _GOOD_FIT:
             try:
                 model = matched.fit(degrees)
@@ -58,12 +58,12 @@ def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, P
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether quadratic polynomials are checked at other sizes and do not grow faster than squares.
+    """Return whether quadratic polynomials were checked at other sizes and do not grow faster than expected.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """
-    recorded = zip(*(size for size, _ in matched.runs), strict=True)
-    pairs = zip(model.nodes, recorded, strict=True)
+    sizes_by_axis = zip(*(size for size, _ in matched.runs), strict=True)
+    pairs = zip(model.nodes, sizes_by_axis, strict=True)
     checked = all(len(points) <= _LINE or not set(points).issuperset(values) for points, values in pairs)
     _, peak, *_ = matched.peaks(model)
     growth = peak.sizes / np.maximum(matched.step.sizes, 1)
@@ -73,7 +73,7 @@ def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
 
 
 def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Sequence[Deviation]) -> tuple[str, ...]:
-    """Return the reasons for not trusting the predictions, as sentences."""
+    """Return the reasons why the predictions are unreliable, as sentences."""
     worst = max(deviations, key=lambda deviation: deviation.error)
     reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
     return tuple(filter(None, (*reasons, _irregular(matched, model))))
@@ -81,9 +81,9 @@ def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Seque
 
 def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
     """Return sentences about assumptions of the predictions that the recordings do not confirm."""
-    others = [run for run in matched.runs if run[0] != matched.size]
+    other_runs = [run for run in matched.runs if run[0] != matched.size]
     is_unmatched = np.ones(len(matched.step.rows), np.bool_)
-    for run in others:
+    for run in other_runs:
         counterparts = matched.counterparts(run)
         is_unmatched[counterparts[counterparts >= 0]] = False
     peaks = [(peak.sizes[live := peak.live[is_unmatched[peak.live]]], live, peak) for peak in matched.peaks(model)]
@@ -91,13 +91,13 @@ def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
         ((sizes.sum() / max(matched.step.start + peak.bytes, 1), sizes, live) for sizes, live, peak in peaks),
         key=lambda item: item[0],
     )
-    if not others or share <= _NOTED_SHARE:
+    if not other_runs or share <= _NOTED_SHARE:
         return ()
     line = matched.step.lines(live[np.argmax(sizes)][None])[0]
     text = (
         f"{many(len(live), 'allocation')} at the largest measured size ({_name(matched.size)}), mainly in {line}, did"
-        " not occur at smaller sizes. It is unknown how this memory grows with the size: the predictions assume"
-        f" proportional growth, up to {share:.1%} of the peak."
+        f" not occur at smaller sizes. This memory accounts for up to {share:.1%} of the peak if it is proportional to"
+        " the size, as the predictions assume."
     )
     return (text,)
 

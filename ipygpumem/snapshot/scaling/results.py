@@ -1,4 +1,4 @@
-"""Predicted memory of a step, and how far the prediction can be trusted. Sizes are in bytes."""
+"""Predicted memory usage of a step, and the accuracy of the prediction. Sizes are in bytes."""
 
 from __future__ import annotations
 

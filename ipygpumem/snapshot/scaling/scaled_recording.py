@@ -1,4 +1,4 @@
-"""Prediction of the memory of a step at any size, from recordings of the step at small sizes."""
+"""Prediction of the memory usage of a step at any size, from recordings of the step at small sizes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ScaledStep:
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
     ) -> results.Prediction:
-        """Predict the memory of the step by replaying its requests, for several runs if the step is repeated.
+        """Predict the memory usage of the step by replaying its requests, for several runs if the step is repeated.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
         ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
@@ -62,10 +62,10 @@ class ScaledStep:
         if requested >= _MAX_BYTES:
             raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
         result = self._replay(sizes, limit, settings)
-        outcome, retries, missing = replay_outcome(result), result.allocator.retries, 0
+        outcome, retries, missing_bytes = replay_outcome(result), result.allocator.retries, 0
         failure = result.failure
         if failure is not None:
-            missing = failure.reserved + failure.segment - (limit or 0)
+            missing_bytes = failure.reserved + failure.segment - (limit or 0)
             result = self._replay(sizes, None, settings)
         phase, line = self.step_requests.position(event)
         return results.Prediction(
@@ -76,7 +76,7 @@ class ScaledStep:
             reserved=result.allocator.peak,
             outcome=outcome,
             retries=retries,
-            missing=missing,
+            missing=missing_bytes,
             left=int(levels[-1] - levels[0]),
             phase=phase,
             line=line,
@@ -204,7 +204,7 @@ class ScaledRecording(ScaledStep):
 
     Attributes:
         deviations: Comparison of the predictions with each of the recordings.
-        reasons: Reasons for not trusting the predictions, as complete sentences; empty if there are none.
+        reasons: Reasons why the predictions are unreliable, as complete sentences; empty if there are none.
         notes: Sentences about assumptions that the recordings do not confirm.
     """
 
@@ -239,16 +239,16 @@ class ScaledRecording(ScaledStep):
             OptionError: An argument is invalid, or sizes are missing.
             PredictionFailedError: The step cannot be predicted. This includes recordings that cannot be replayed.
         """
-        recorded: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
-        if not recorded or len({len(size) for size, _ in recorded}) > 1:
+        runs_by_size: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
+        if not runs_by_size or len({len(size) for size, _ in runs_by_size}) > 1:
             raise OptionError("recordings at several sizes are required; all sizes must have the same number of axes")
-        matched = MatchedRecordings(recorded)
+        matched = MatchedRecordings(runs_by_size)
         model = choose_model(matched, axis)
-        last = recorded[-1][1]
+        last = runs_by_size[-1][1]
         try:
             state = state or InitialState.at(last.snapshot, last.device, last.last)
-            left = find_leftovers([*runs], matched, state.state.blocks["row"]) if runs else None
-            requests = StepRequests(matched.step, state, left)
+            leftovers = find_leftovers([*runs], matched, state.state.blocks["row"]) if runs else None
+            requests = StepRequests(matched.step, state, leftovers)
         except ReplayError as error:
             raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)

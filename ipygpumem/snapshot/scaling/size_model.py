@@ -92,13 +92,15 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
 
     values = [sorted(set(axis)) for axis in zip(*sizes, strict=True)]
     candidates = product(*(combinations(axis, degree + 1) for axis, degree in zip(values, degrees, strict=True)))
-    recorded = set(sizes)
-    complete = [nodes for nodes in candidates if recorded.issuperset(product(*nodes))]
+    recorded_sizes = set(sizes)
+    complete = [nodes for nodes in candidates if recorded_sizes.issuperset(product(*nodes))]
     if not complete:
-        needed = " and ".join(f"{degree + 1} different sizes" for degree in degrees)
+        requirement = " and ".join(f"{degree + 1} different sizes" for degree in degrees)
         both = " in all combinations" if len(degrees) > 1 else ""
-        names = ", ".join(str(size if len(size) > 1 else size[0]) for size in sorted(recorded))
-        raise OptionError(f"{needed} are required{both} to predict other sizes, but the recorded sizes are {names}")
+        names = ", ".join(str(size if len(size) > 1 else size[0]) for size in sorted(recorded_sizes))
+        raise OptionError(
+            f"{requirement} are required{both} to predict other sizes, but the recorded sizes are {names}"
+        )
     return max(complete, key=quality)
 
 

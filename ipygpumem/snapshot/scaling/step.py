@@ -92,8 +92,8 @@ class StepRecording:
         for row in range(len(start) - 1, -1, -1):
             while later and end[later[-1]] <= end[row]:
                 later.pop()
-            following = later[-1] if later else len(start)
-            is_nested = following == len(start) or start[following] > end[row]
+            next_allocation = later[-1] if later else len(start)
+            is_nested = next_allocation == len(start) or start[next_allocation] > end[row]
             if end[row] <= self.last and is_nested:
                 inside = stack[row + 1 : bisect_left(start, end[row])]
                 result[row] = len(inside) <= _MAX_NESTED and inside.count(stack[row]) == len(inside)

@@ -158,7 +158,7 @@ class StepRequests:
             number_of[row] = self.count + block
         numbers = number_of.tolist()
         operations, events = [], []
-        following = len(self.pool_of)
+        next_number = len(self.pool_of)
         during = slice(*np.searchsorted(recording.events, [step.first + 1, step.last + 1]).tolist())
         requests = zip(recording.events[during].tolist(), recording.operations[during].tolist(), strict=True)
         for event, operation in requests:
@@ -173,8 +173,8 @@ class StepRequests:
                     raise PredictionFailedError("the recorded step ran out of memory: record it at a smaller size")
                 if item.retry:
                     continue
-                operations.append(following)  # the step calls torch.cuda.empty_cache
-                following += 1
+                operations.append(next_number)  # the step calls torch.cuda.empty_cache
+                next_number += 1
             events.append(event)
         return np.asarray(operations, np.int32), np.asarray(events, np.int32)
 

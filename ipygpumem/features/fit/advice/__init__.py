@@ -1,1 +1,1 @@
-"""Predictions of how much changes of a program reduce the memory usage of a step."""
+"""Predictions of how changes to a program would reduce the memory usage of a step."""

@@ -1,4 +1,4 @@
-"""Predictions of how much changes of a program reduce the memory usage of a step, by replays of the changed requests.
+"""Predictions of how changes to a program would reduce the memory usage of a step, from replays of changed requests.
 
 Saved bytes are never added up, because another part of the step may determine the peak after a change.
 """
@@ -48,7 +48,7 @@ _SHORT = (np.asarray([0]), np.asarray([1]))
 
 @dataclass(frozen=True, eq=False)
 class Advisor:
-    """Predicts how much changes of a program reduce the memory usage of a step.
+    """Predicts how changes to a program would reduce the memory usage of a step.
 
     Attributes:
         scaled: The prediction of the step.

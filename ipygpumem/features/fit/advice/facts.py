@@ -1,4 +1,4 @@
-"""Observations of a recorded step: calls of blocks, updates of optimizers, and variables that it does not use."""
+"""Observations of a recorded step: calls to blocks, updates of optimizers, and variables that it does not use."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StepFacts:
 
     Attributes:
         blocks: Names of the model's blocks. The attribute ``block`` of each call is an index into this tuple.
-        calls: Calls of blocks whose backward pass was observed.
+        calls: Calls to blocks whose backward pass was observed.
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates; 0 if it is unknown.
         unused: Name of each variable that the step does not use, and the memory blocks of its tensors.

@@ -19,7 +19,7 @@ Kind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PredictedChange(PlainData):
-    """A change of the program, with the predicted memory usage of the changed step.
+    """A change to the program, with the predicted memory usage of the changed step.
 
     Attributes:
         name: The change, such as ``"checkpoint 6 of 12 blocks"``.

@@ -1,4 +1,4 @@
-"""Observation of a recorded step: calls of blocks, and updates of optimizers."""
+"""Observation of a recorded step: calls to blocks, and updates of optimizers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_NODES = 100
 
 @dataclass(slots=True)
 class ObservedCall:
-    """A call of a model's block in a forward pass. IDs of storages are those of `StepObserver.storage_ids`.
+    """A call to a block of a model in a forward pass. IDs of storages are those of `StepObserver.storage_ids`.
 
     Attributes:
         block: Index of the block.
@@ -68,7 +68,7 @@ class StepObserver:
     """Context manager that observes one run of a step. Errors in its hooks do not affect the step.
 
     Attributes:
-        calls: Calls of the blocks, in the order in which they ended.
+        calls: Calls to the blocks, in the order in which they ended.
         updates: Updates of optimizers.
         seconds: Duration of the step.
     """

@@ -1,4 +1,4 @@
-"""Changes of the gradients and of the optimizers of a step."""
+"""Changes to the gradients and the optimizers of a step."""
 
 from __future__ import annotations
 

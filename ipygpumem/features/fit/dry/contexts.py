@@ -1,4 +1,4 @@
-"""Context managers for runs without data, from which changes of the program are predicted."""
+"""Context managers for runs without data, from which the effect of changes to the program is predicted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Run code on tensors without data, and log the memory that it would use on a GPU.
 
 Existing tensors are not replaced: each operation receives copies without data, so that it does not write to the
-tensors. If PyTorch finds no GPU, tensors in host memory count as if they were on the GPU.
+tensors. If PyTorch finds no GPU, tensors in host memory are counted as if they were on the GPU.
 """
 
 from __future__ import annotations
