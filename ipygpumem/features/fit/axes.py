@@ -106,20 +106,20 @@ def checked_axis(name: Any, sizes: Any) -> Axis:
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:
-        ordered: Sequence[int] = sizes if isinstance(sizes, range) and sizes.step > 0 else sorted(set(sizes))
+        sorted_sizes: Sequence[int] = sizes if isinstance(sizes, range) and sizes.step > 0 else sorted(set(sizes))
     except TypeError:
         raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {sizes!r}") from None
-    if not ordered:
+    if not sorted_sizes:
         text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else repr(sizes)
         raise OptionError(f"the range {text} of {name} is empty: use a range such as 1 to 64")
-    bounds = (ordered[0], ordered[-1]) if isinstance(ordered, range) else ordered
+    bounds = (sorted_sizes[0], sorted_sizes[-1]) if isinstance(sorted_sizes, range) else sorted_sizes
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
         raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")
     if max(bounds) > _MAX_SIZE:
         raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
-    if len(ordered) < _MIN_SIZES:
+    if len(sorted_sizes) < _MIN_SIZES:
         raise OptionError(f"at least {_MIN_SIZES} sizes are required to predict others: use a longer range for {name}")
-    return Axis(name, ordered)
+    return Axis(name, sorted_sizes)
 
 
 def check_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:

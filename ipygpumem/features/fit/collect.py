@@ -114,8 +114,8 @@ def fit_step(
             ends = map(max, zip(*[probe.size for probe in small], strict=True))
             axes = tuple(axis.until(end) for axis, end in zip(code.axes, ends, strict=True))
             contexts = applicable(search, saved.objects.tensors, facts, max(probe.allocated for probe in small))
-            kept = search.scaled.step_requests.base[-1]
-            run_contexts = partial(_run_contexts, replace(code, axes=axes), contexts, kept, trials, **options)
+            kept_bytes = search.scaled.step_requests.base[-1]
+            run_contexts = partial(_run_contexts, replace(code, axes=axes), contexts, kept_bytes, trials, **options)
             advisor = Advisor(search.scaled, facts, code.axes, search.capacity, run_contexts)
             trials.extend(_run_checkpointed(search, advisor) if try_changes else ())
         return refusal
@@ -142,15 +142,15 @@ def _run(search: Search, run: Callable[[SavedState, Any], str]) -> str:
     runner = search.runner
     runner.start()
     search.ranks.join()
-    saved = _saved_state(runner, search.code)
+    state = _saved_state(runner, search.code)
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
-            with runner.updates(saved.objects, search.allows_update) as updates, AllowedInterrupts():
-                return run(saved, updates)
+            with runner.updates(state.objects, search.allows_update) as updates, AllowedInterrupts():
+                return run(state, updates)
         finally:
             with DeferredInterrupts():  # in case a second interrupt was raised while `AllowedInterrupts` exited
                 search.files.__exit__()
-                search.notes += [*search.files.notes(), *saved.restore(), *runner.close()]
+                search.notes += [*search.files.notes(), *state.restore(), *runner.close()]
 
 
 def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
@@ -163,22 +163,22 @@ def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
     step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
     for blocks in advisor.selections(step, size[0], 2) if search.ranks.world == 1 else ():
         name = advisor.selection_name(blocks)
-        predicted = advisor.checkpointed(step, blocks).predict(size[0]).allocated
+        predicted_peak = advisor.checkpointed(step, blocks).predict(size[0]).allocated
         try:
             with checkpointing([search.observations.blocks[block] for block in blocks]):
                 measured = search.runner.run(size).peaks[search.index].allocated
         except Exception as error:
             search.notes.append(f"With {name}, the step failed: {first_line(error)}")
             continue
-        yield Trial(name, size, predicted, measured)
+        yield Trial(name, size, predicted_peak, measured)
 
 
 def _run_contexts(
-    code: StepCode, contexts: Iterable[StepContext], kept: int, trials: list[Trial], **options: Any
+    code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[Trial], **options: Any
 ) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
     """Run the step in context managers. Yield each context manager with the prediction or the reason for a failure.
 
-    ``kept`` is the size of the tensors that the step does not free. The largest runs are added to ``trials``.
+    ``kept_bytes`` is the size of the tensors that the step does not free. The largest runs are added to ``trials``.
     """
     for context in contexts:
         search = _search(code, **options)
@@ -188,7 +188,7 @@ def _run_contexts(
         except Exception as error:
             reason = str(error) if isinstance(error, FitError) else f"the step failed: {first_line(error)}"
         if search.scaled is not None:
-            last, difference = search.probes[-1], abs(search.scaled.step_requests.base[-1] - kept)
+            last, difference = search.probes[-1], abs(search.scaled.step_requests.base[-1] - kept_bytes)
             trials.append(Trial(context.name, last.size, last.predicted or 0, last.allocated))
             if difference > _MAX_DIFFERENCE * last.allocated and not search.runner.keeps_contents:
                 reason = "the size of existing tensors has changed since fit ran; run fit again"
@@ -260,8 +260,8 @@ def _combinations(
     ratio = second.last / second.first
     sizes = {second.at_most(round(second.first * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
     for size in sorted(sizes - {0}):
-        remaining = scaled.at(1, size)
-        values = _largest(ranks, first, remaining, capacity, margin)
+        scaled_at_size = scaled.at(1, size)
+        values = _largest(ranks, first, scaled_at_size, capacity, margin)
         recommended = values["recommended"]
-        reserved = None if recommended is None else remaining.predict(recommended).reserved
+        reserved = None if recommended is None else scaled_at_size.predict(recommended).reserved
         yield Combination(size, values["largest"], recommended, reserved)

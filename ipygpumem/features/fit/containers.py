@@ -49,8 +49,8 @@ def replaced_items(container: Any, items: list[Any]) -> list[Any]:
     values, current = items, items_of(container)
     if issubclass(base, dict):
         values, current = ([part for item in pairs for part in item] for pairs in (values, current))
-    remaining = set(map(id, current))
-    return [value for value in values if id(value) not in remaining]
+    current_ids = set(map(id, current))
+    return [value for value in values if id(value) not in current_ids]
 
 
 def restore_items(container: Any, items: list[Any]) -> None:
@@ -78,11 +78,11 @@ def restore_items(container: Any, items: list[Any]) -> None:
             base.extend(container, items)
 
 
-def restore_environment(saved: dict[str, str]) -> None:
+def restore_environment(values: dict[str, str]) -> None:
     """Restore the environment variables."""
-    for name in os.environ.keys() - saved.keys():
+    for name in os.environ.keys() - values.keys():
         del os.environ[name]
-    for name, value in saved.items():
+    for name, value in values.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
 
@@ -110,18 +110,18 @@ def attributes(instance: Any) -> dict[Any, Any]:
     return {**(instance_dict(instance) or {}), **slots}
 
 
-def restore_attributes(instance: Any, saved: dict[Any, Any], kind: type) -> None:
+def restore_attributes(instance: Any, saved_values: dict[Any, Any], kind: type) -> None:
     """Restore the attributes that `attributes` returned, and the class of the object."""
     if type(instance) is not kind:
         object.__setattr__(instance, "__class__", kind)
     current = attributes(instance)
     namespace = None if is_instance(instance, type) else instance_dict(instance)
-    for name in current.keys() - saved.keys():
+    for name in current.keys() - saved_values.keys():
         if namespace is not None and name in namespace:
             dict.__delitem__(namespace, name)
         else:
             attempt(functools.partial(_owner(instance).__delattr__, instance, name))
-    for name, value in saved.items():
+    for name, value in saved_values.items():
         if name not in current or current[name] is not value:
             if namespace is not None and not _is_slot(instance, name):
                 dict.__setitem__(namespace, name, value)
@@ -137,18 +137,18 @@ def _is_slot(instance: Any, name: str) -> bool:
     return any(isinstance(type_dict(base).get(name), types.MemberDescriptorType) for base in mro(type(instance)))
 
 
-def restore_names(variables: dict[str, Any], saved: dict[str, Any], names: set[str] | None) -> None:
+def restore_names(variables: dict[str, Any], saved_values: dict[str, Any], names: set[str] | None) -> None:
     """Restore the global variables of a module or notebook, except names that only other threads can have set.
 
     ``names`` contains the names in the code of the step, or is None if the code can set any name.
     """
-    for name in variables.keys() - saved.keys():
+    for name in variables.keys() - saved_values.keys():
         if names is not None and name not in names:
             continue
         # a submodule that the step has imported stays imported
         if not is_instance(variables[name], types.ModuleType) or variables.get("__name__") == "__main__":
             del variables[name]
-    for name, value in saved.items():
+    for name, value in saved_values.items():
         if (names is None or name in names) and (name not in variables or variables[name] is not value):
             variables[name] = value
 

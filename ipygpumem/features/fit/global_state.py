@@ -60,6 +60,6 @@ def torch_settings(torch: Any) -> list[Callable[[], Any]]:
     return [functools.partial(_restore_setting, get, put, get()) for get, put in settings]
 
 
-def _restore_setting(get: Callable[[], Any], put: Callable[[Any], Any], saved: Any) -> None:
-    if get() != saved:
-        put(saved)
+def _restore_setting(get: Callable[[], Any], put: Callable[[Any], Any], value: Any) -> None:
+    if get() != value:
+        put(value)

@@ -279,9 +279,9 @@ def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
     For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
     ``leaves`` contains the number of parameters of each size.
     """
-    constant, left = 0, leaves + leaves
+    constant, unmatched_parameters = 0, leaves + leaves
     for nbytes in step.sizes[step.live_at_own_peak()].tolist():
-        if left[nbytes] > 0:
-            left[nbytes] -= 1
+        if unmatched_parameters[nbytes] > 0:
+            unmatched_parameters[nbytes] -= 1
             constant += nbytes
     return step.own_peak - constant

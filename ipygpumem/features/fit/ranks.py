@@ -56,10 +56,10 @@ class RankCommunicator:
         try:
             self._store.wait(keys, _TIMEOUT)
         except RuntimeError:
-            missing = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
-            noun = "ranks" if len(missing) > 1 else "rank"
+            absent = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
+            noun = "ranks" if len(absent) > 1 else "rank"
             raise FitError(
-                f"{noun} {', '.join(missing)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: run fit on "
+                f"{noun} {', '.join(absent)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: run fit on "
                 "every rank, because the step's collectives wait for all ranks"
             ) from None
         return min(int(self._store.get(key)) for key in keys)

@@ -54,21 +54,23 @@ def unused_tensors(
             replaced += _referents(torch, objects[key], instances, native=True)
     references = collections.Counter(map(id, gc.get_referents(*holders)))
     references.update(id(value) for key in objects for value in _referents(torch, objects[key], instances))
-    others = {key: sys.getrefcount(objects[key]) - references[key] for key in objects}
-    own = others[reference]  # depends on the version of Python
+    outside_references = {key: sys.getrefcount(objects[key]) - references[key] for key in objects}
+    own = outside_references[reference]  # depends on the version of Python
     tensors = [key for key in objects if is_instance(objects[key], torch.Tensor)]
     views = collections.Counter(id(base) for key in tensors for base in base_of_view(objects[key]))
     for key in tensors:
         native = _native_references(objects[key])
-        others[key] += max(native - views[key], 0)  # such as references from an autograd graph
-        others[key] -= int(native > 0 and _counts_native_references(torch))
-    pending = [key for key in objects if others[key] > own or (weak and weakref.getweakrefcount(objects[key]))]
+        outside_references[key] += max(native - views[key], 0)  # such as references from an autograd graph
+        outside_references[key] -= int(native > 0 and _counts_native_references(torch))
+    pending = [
+        key for key in objects if outside_references[key] > own or (weak and weakref.getweakrefcount(objects[key]))
+    ]
     used = set(pending)
     while pending:
         value = objects[pending.pop()]
-        found = set(map(id, _referents(torch, value, instances, native=True)))
-        pending += found & objects.keys() - used
-        used |= found
+        referent_ids = set(map(id, _referents(torch, value, instances, native=True)))
+        pending += referent_ids & objects.keys() - used
+        used |= referent_ids
     return [objects[key] for key in tensors if key not in used]
 
 

@@ -105,9 +105,9 @@ class SavedTensors:
         self._storages: dict[int, _SavedStorage] = {}
         self._freed: set[int] = set()
         self._graphs: dict[int, int] = {}
-        known = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
-        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in known}
-        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in known if _has_gradient(leaf)]
+        with_data = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
+        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in with_data}
+        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in with_data if _has_gradient(leaf)]
 
     def _saved_gradient(self, gradient: Any) -> _TensorState | None:
         # a new tensor would not have the autograd graph of a gradient that was computed with ``create_graph=True``
@@ -142,24 +142,24 @@ class SavedTensors:
         return not is_subclass and tensor.layout is torch.strided and not tensor.is_nested and not special
 
     def _all(self) -> list[_TensorState]:
-        return [*self._tensors.values(), *(saved for _, saved in self._gradients if saved is not None)]
+        return [*self._tensors.values(), *(state for _, state in self._gradients if state is not None)]
 
     @property
     def nbytes(self) -> int:
         """Size of the contents to save, in bytes."""
         total = sum(storage.nbytes for storage in self._storages.values())
-        return int(total + sum(_nbytes(saved.tensor()) for saved in self._all() if saved.storage is None))
+        return int(total + sum(_nbytes(state.tensor()) for state in self._all() if state.storage is None))
 
     def save_contents(self) -> None:
         """Copy the contents to host memory."""
-        for saved in self._all():
-            tensor = saved.tensor()
-            if saved.storage is None:
+        for state in self._all():
+            tensor = state.tensor()
+            if state.storage is None:
                 # the components of a sparse tensor are saved
-                if saved.alias is None or not _is_sparse(tensor):
-                    saved.contents = tensor.detach().to("cpu", copy=True)
-            elif saved.storage.contents is None:
-                saved.storage.save_contents(tensor.untyped_storage())
+                if state.alias is None or not _is_sparse(tensor):
+                    state.contents = tensor.detach().to("cpu", copy=True)
+            elif state.storage.contents is None:
+                state.storage.save_contents(tensor.untyped_storage())
 
     def holders(self) -> list[Any]:
         """Return the objects that refer directly to the tensors."""
@@ -168,13 +168,13 @@ class SavedTensors:
     def free(self, tensors: Iterable[Any]) -> bool:
         """Free the storages of tensors that only this object refers to. Return whether there are any."""
         freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
-        for saved in freed:
-            tensor = saved.tensor()
-            if tensor.grad_fn is not None and id(saved) not in self._freed:
+        for state in freed:
+            tensor = state.tensor()
+            if tensor.grad_fn is not None and id(state) not in self._freed:
                 self._graphs |= graph_storages(tensor.grad_fn)
-            self._freed.add(id(saved))
-            if saved.storage is not None:  # sparse tensors consist of other tensors, which are freed
-                with self._torch.inference_mode(saved.is_inference), self._torch.no_grad():
+            self._freed.add(id(state))
+            if state.storage is not None:  # sparse tensors consist of other tensors, which are freed
+                with self._torch.inference_mode(state.is_inference), self._torch.no_grad():
                     tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                     tensor.grad = None
         return bool(freed)
@@ -187,19 +187,19 @@ class SavedTensors:
         """Restore the tensors. Return sentences about those that could not be restored."""
         restored: dict[int, Any] = {}
 
-        def restore_tensor(tensor: Any, saved: _TensorState) -> None:
-            with self._torch.inference_mode(saved.is_inference), self._torch.no_grad():
-                restored[id(saved)] = self._restored(tensor, saved)
+        def restore_tensor(tensor: Any, state: _TensorState) -> None:
+            with self._torch.inference_mode(state.is_inference), self._torch.no_grad():
+                restored[id(state)] = self._restored(tensor, state)
 
-        def restore_gradient(leaf: Any, saved: _TensorState | None) -> None:
-            leaf.grad = None if saved is None else restored.get(id(saved))
+        def restore_gradient(leaf: Any, state: _TensorState | None) -> None:
+            leaf.grad = None if state is None else restored.get(id(state))
 
-        notes = restore_each(restore_tensor, [(saved.tensor(), saved) for saved in self._all()])
+        notes = restore_each(restore_tensor, [(state.tensor(), state) for state in self._all()])
         if self._saves_contents:
             storages = [(storage,) for storage in self._storages.values()]
             notes += restore_each(lambda storage: storage.restore_contents(), storages)
         notes += restore_each(restore_gradient, self._gradients)
-        versions = [(restored[id(saved)], saved.version) for saved in self._all() if id(saved) in restored]
+        versions = [(restored[id(state)], state.version) for state in self._all() if id(state) in restored]
         notes += restore_each(self._set_version, versions)
         moved = [storage.nbytes for storage in self._storages.values() if storage.is_moved]
         if moved:
@@ -207,7 +207,7 @@ class SavedTensors:
                 f"The GPU had too little free memory to restore {many(len(moved), 'storage')} ({size(sum(moved))}): "
                 "their tensors are in host memory. Free GPU memory, and move these tensors to the GPU."
             )
-        used = {saved.layout[0] for saved in self._all() if id(saved) not in self._freed}
+        used = {state.layout[0] for state in self._all() if id(state) not in self._freed}
         graphs = sum(nbytes for address, nbytes in self._graphs.items() if address not in used)
         if graphs >= MIB:
             notes.append(
@@ -217,31 +217,31 @@ class SavedTensors:
             )
         return notes
 
-    def _restored(self, tensor: Any, saved: _TensorState) -> Any:
+    def _restored(self, tensor: Any, state: _TensorState) -> Any:
         """Restore a tensor except for the contents of its storage, and return it."""
         if tensor is None:  # nothing refers to the old gradient, so a new tensor with the same contents is equivalent
-            return self._alias(saved)
-        if tensor.grad_fn is not None and not saved.has_graph:
+            return self._alias(state)
+        if tensor.grad_fn is not None and not state.has_graph:
             tensor.detach_()
-        replaced = _layout(tensor) != saved.layout or tensor.is_inference() != saved.is_inference
-        if saved.storage is not None and tensor.untyped_storage() is not saved.storage.current():
-            replaced = True  # by a storage at the same address
-        if replaced or (_is_sparse(tensor) and saved.alias is not None):
-            tensor.data = self._alias(saved)
-        if tensor.requires_grad != saved.requires_grad and tensor.is_leaf:
-            tensor.requires_grad_(saved.requires_grad)
-        for name, hooks, current in zip(HOOKS, saved.hooks, _hooks(tensor), strict=True):
+        is_replaced = _layout(tensor) != state.layout or tensor.is_inference() != state.is_inference
+        if state.storage is not None and tensor.untyped_storage() is not state.storage.current():
+            is_replaced = True  # by a storage at the same address
+        if is_replaced or (_is_sparse(tensor) and state.alias is not None):
+            tensor.data = self._alias(state)
+        if tensor.requires_grad != state.requires_grad and tensor.is_leaf:
+            tensor.requires_grad_(state.requires_grad)
+        for name, hooks, current in zip(HOOKS, state.hooks, _hooks(tensor), strict=True):
             if hooks is None and current is not None:
                 setattr(tensor, name, None)  # existing dicts are restored like other containers
-        if saved.contents is not None:
-            tensor.data.copy_(saved.contents)
+        if state.contents is not None:
+            tensor.data.copy_(state.contents)
         return tensor
 
-    def _alias(self, saved: _TensorState) -> Any:
-        if saved.storage is None:
-            return saved.contents.to(saved.device, copy=True) if saved.alias is None else saved.alias
-        _, dtype, offset, stride, shape = saved.layout
-        storage = saved.storage.current()
+    def _alias(self, state: _TensorState) -> Any:
+        if state.storage is None:
+            return state.contents.to(state.device, copy=True) if state.alias is None else state.alias
+        _, dtype, offset, stride, shape = state.layout
+        storage = state.storage.current()
         return self._torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
     def _set_version(self, tensor: Any, version: int | None) -> None:

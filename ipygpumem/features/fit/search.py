@@ -141,14 +141,14 @@ class Search:
         self.capacity = self.runner.limit(self.index, self.on)
 
     def _check_lower_bound(self, objects: StepObjects, updates: Updates | NoUpdates) -> None:
-        needed = dict.fromkeys(self._before, 0)
+        needed_bytes = dict.fromkeys(self._before, 0)
         for leaf in objects.tensors:
-            if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed:
-                needed[leaf.device.index] += leaf.numel() * leaf.element_size()
+            if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed_bytes:
+                needed_bytes[leaf.device.index] += leaf.numel() * leaf.element_size()
         for update in filter(None, map(updates.prepare, objects.optimizers)):
-            for index in needed:
-                needed[index] += update.total(f"cuda:{index}")
-        for index, nbytes in needed.items():
+            for index in needed_bytes:
+                needed_bytes[index] += update.total(f"cuda:{index}")
+        for index, nbytes in needed_bytes.items():
             if updates.skipped or nbytes > self._allowance(index):
                 self.index = index
                 raise self._too_large("a step of any size, with its gradients and the optimizer's state,", nbytes)
@@ -156,9 +156,9 @@ class Search:
     def _choose_device(self, peaks: dict[int, Any]) -> None:
         growth = {index: peaks[index].allocated - before.allocated for index, before in self._before.items()}
         self.index = max(growth, key=growth.__getitem__)
-        others = [f"cuda:{index}" for index, grown in growth.items() if grown > 0 and index != self.index]
-        if others:
-            self.notes.append(f"The step also uses {', '.join(others)}, which is not predicted.")
+        other_devices = [f"cuda:{index}" for index, grown in growth.items() if grown > 0 and index != self.index]
+        if other_devices:
+            self.notes.append(f"The step also uses {', '.join(other_devices)}, which is not predicted.")
 
     def _add(self, size: Size, role: Role, predicted: int | None) -> Probe | FitError | None:
         __tracebackhide__ = True
@@ -166,17 +166,17 @@ class Search:
         try:
             with self.files if warm_up else contextlib.nullcontext():
                 observer = None if warm_up else self.observations.observer()
-                recorded = self.runner.run(size, record=not warm_up, observer=observer)
+                step_run = self.runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:
             return refusal
         if warm_up:
-            self._choose_device(recorded.peaks)
+            self._choose_device(step_run.peaks)
             return None
-        step, peaks = recorded.step(self.index), recorded.peaks[self.index]
+        step, peaks = step_run.step(self.index), step_run.peaks[self.index]
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
         self._steps.append((size, step))
-        self.observations.add(step, recorded)
+        self.observations.add(step, step_run)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used > self._allowance(self.index):
@@ -216,16 +216,16 @@ class Search:
             FitError: The next larger size may also need too much memory.
         """
         last = max(size for size, _ in self._steps)
-        needed = 0
+        needed_bytes = 0
         for factor in (growth, _GROWTH, *_SMALL_GROWTH):
             least = tuple(max(round(factor * value), value + 1) for value in last)
             size = tuple(axis.at_least(value) for axis, value in zip(self.code.axes, least, strict=True))
-            needed = added(size)
-            if size > last and self.ranks.minimum(int(needed <= self._allowance(self.index))):
+            needed_bytes = added(size)
+            if size > last and self.ranks.minimum(int(needed_bytes <= self._allowance(self.index))):
                 return size
-        if needed <= self._allowance(self.index):
+        if needed_bytes <= self._allowance(self.index):
             raise FitError(_OTHER_RANK)
-        raise self._too_large(f"a run at the size {size_name(size)}", needed)
+        raise self._too_large(f"a run at the size {size_name(size)}", needed_bytes)
 
     def _bound(self, size: Size) -> int:
         """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
@@ -296,5 +296,5 @@ class Search:
 
     def _too_large(self, what: str, nbytes: int) -> FitError:
         share = f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
-        more = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
-        return FitError(f"{what} needs {size_text(nbytes)}, more than {share}{more}")
+        suggestion = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
+        return FitError(f"{what} needs {size_text(nbytes)}, more than {share}{suggestion}")

@@ -90,13 +90,13 @@ class SavedState:
 
     def replaced_tensors(self) -> list[Any]:
         """Return the tensors that the step has replaced and to which only this object refers."""
-        replaced = [value for value in self._replaced() if gc.is_tracked(value)]
-        if not replaced:
+        replaced_objects = [value for value in self._replaced() if gc.is_tracked(value)]
+        if not replaced_objects:
             return []
         instances = set(map(id, self.objects.instances))
         with _without_modes(self._torch):
             weak = self._saves_contents  # otherwise, no tensors are freed, and weak references stay valid
-            return unused_tensors(self._torch, replaced, self._holders(), instances, weak=weak)
+            return unused_tensors(self._torch, replaced_objects, self._holders(), instances, weak=weak)
 
     def free_replaced_tensors(self) -> bool:
         """Free the memory of `replaced_tensors` until `restore` is called. Return whether there are any."""
@@ -108,9 +108,9 @@ class SavedState:
         values = []
         for _, container, items in self._items:
             values += replaced_items(container, items)
-        named = [(attributes(instance), saved) for instance, saved, _ in self._attributes]
-        named += [(variables, saved) for variables, saved, _ in self._variables]
-        for current, saved in named:
+        current_and_saved = [(attributes(instance), saved) for instance, saved, _ in self._attributes]
+        current_and_saved += [(variables, saved) for variables, saved, _ in self._variables]
+        for current, saved in current_and_saved:
             values += [value for name, value in saved.items() if name not in current or current[name] is not value]
         for cell, contents in self._cells:
             values += [value for value in contents if cell_contents(cell) != contents]
@@ -139,9 +139,9 @@ class SavedState:
             if position(iterator) != saved_position
         ]
         for name, container, items in self._items:
-            added = added_items(container, items)
-            if added > 0 and name and is_exactly(container, (list, collections.deque)):
-                notes.append(f"{name} grew by {many(added, 'item')}, which were removed.")
+            added_count = added_items(container, items)
+            if added_count > 0 and name and is_exactly(container, (list, collections.deque)):
+                notes.append(f"{name} grew by {many(added_count, 'item')}, which were removed.")
         torch = self._torch
         if self._environment is not None:
             notes += restore_each(restore_environment, [(self._environment,)])
@@ -164,12 +164,12 @@ class SavedState:
         resized = self._tensors.resized()
         return [f"The step resized {many(resized, 'storage')}, which is not undone."] if resized else []
 
-    def _check_host_memory(self, needed: int) -> None:
+    def _check_host_memory(self, needed_bytes: int) -> None:
         available = read_host(available=True).available
-        if available is not None and needed > _HOST_SHARE * available:
+        if available is not None and needed_bytes > _HOST_SHARE * available:
             raise OptionError(
-                f"the tensors and arrays of the step ({size(needed)}) cannot be saved in host memory, of which "
-                f"{size(available)} is available: at least {size(2 * needed)} is required"
+                f"the tensors and arrays of the step ({size(needed_bytes)}) cannot be saved in host memory, of which "
+                f"{size(available)} is available: at least {size(2 * needed_bytes)} is required"
             )
 
 

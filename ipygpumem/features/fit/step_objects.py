@@ -175,8 +175,8 @@ class StepObjects:
 
     def _visit_items(self, name: str, value: Any) -> None:
         if isinstance(value, dict):
-            named = dict.items(value)
-            self._pending += [(key if isinstance(key, str) else name, item) for key, item in named]
+            items = dict.items(value)
+            self._pending += [(key if isinstance(key, str) else name, item) for key, item in items]
             self._push(name, [key for key in dict.keys(value) if not issubclass(type(key), _ATOMIC)])
         elif not isinstance(value, bytearray | array.array):
             self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
@@ -231,7 +231,7 @@ class StepObjects:
         visited: list[dict[str, Any]] = []
         while pending:
             namespace = pending.pop()
-            if any(namespace is known for known in visited):
+            if any(namespace is visited_namespace for visited_namespace in visited):
                 continue
             visited.append(namespace)
             for name in names & namespace.keys():
@@ -247,10 +247,10 @@ class StepObjects:
         if id(variables) not in self.names:
             self.namespaces.append(variables)
             self.names[id(variables)] = set()
-        known = self.names[id(variables)]
-        if known is not None:
-            known.update(names)
-            if not known.isdisjoint(_DYNAMIC):
+        used_names = self.names[id(variables)]
+        if used_names is not None:
+            used_names.update(names)
+            if not used_names.isdisjoint(_DYNAMIC):
                 self.names[id(variables)] = None
 
     def uses(self, name: str) -> bool:

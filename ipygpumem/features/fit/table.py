@@ -58,8 +58,10 @@ def _lines(fit: Fit) -> Iterator[tuple[str, str]]:
         for by in ("phase", "module"):
             groups = fit.breakdown(value, by=by)
             least = _MIN_SHARE * sum(group.bytes for group in groups)
-            shown = [f"{group.label} {size(group.bytes)}" for group in groups[:_MAX_GROUPS] if group.bytes >= least]
-            yield f"at {value:,}" if by == "phase" else "", f"by {by}: {'   '.join(shown)}"
+            shown_groups = [
+                f"{group.label} {size(group.bytes)}" for group in groups[:_MAX_GROUPS] if group.bytes >= least
+            ]
+            yield f"at {value:,}" if by == "phase" else "", f"by {by}: {'   '.join(shown_groups)}"
 
 
 def _combinations(fit: Fit) -> Table:
@@ -77,8 +79,8 @@ def _probe(probe: Probe) -> str:
     at = size_name(probe.size)
     if probe.role == "again":
         return f"{at} again: {size(probe.allocated)}"
-    predicted = "" if probe.predicted is None else f" (predicted {size(probe.predicted)})"
-    return f"{at}: {size(probe.allocated)}{predicted}"
+    prediction = "" if probe.predicted is None else f" (predicted {size(probe.predicted)})"
+    return f"{at}: {size(probe.allocated)}{prediction}"
 
 
 def _piece(fit: Fit, piece: PredictionPiece) -> str:

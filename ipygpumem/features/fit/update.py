@@ -120,9 +120,9 @@ class Updates:
         if update is None:
             self.run.add(type(optimizer).__name__)
             return None
-        target, *others = arguments
+        target, *remaining_arguments = arguments
         options = dict(options)
-        closure = options.pop("closure", None) or (others.pop(0) if others else None)
+        closure = options.pop("closure", None) or (remaining_arguments.pop(0) if remaining_arguments else None)
 
         def replacement() -> Any:
             loss = None if closure is None else closure()
@@ -130,7 +130,7 @@ class Updates:
             return loss
 
         # passed as a closure, so that its allocations are attributed to the update
-        return (_without_parameters(target), replacement, *others), options
+        return (_without_parameters(target), replacement, *remaining_arguments), options
 
     def _replay(self, update: ComputedUpdate) -> None:
         live: dict[int, Any] = {}
@@ -207,10 +207,10 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
             start = len(trace.storages.events)
             with trace:
                 step(copy)
-        created = [value for state in copy.state.values() for value in state.values() if torch.is_tensor(value)]
-        state = [(str(value.device), _nbytes(value)) for value in created if id(value) not in existing]
-        kept = {value.untyped_storage()._cdata for value in created}
-        events = tuple(trace.storages.events_without(kept, start))
+        new_tensors = [value for state in copy.state.values() for value in state.values() if torch.is_tensor(value)]
+        state = [(str(value.device), _nbytes(value)) for value in new_tensors if id(value) not in existing]
+        kept_storages = {value.untyped_storage()._cdata for value in new_tensors}
+        events = tuple(trace.storages.events_without(kept_storages, start))
     return ComputedUpdate(tuple(state), events)
 
 
@@ -240,8 +240,8 @@ def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
     differentiable = group.get("differentiable", False)
-    chosen = attempt(lambda: select(group["params"], differentiable, use_fused=False))
-    return {} if chosen is None else {"foreach": chosen[1]}
+    selection = attempt(lambda: select(group["params"], differentiable, use_fused=False))
+    return {} if selection is None else {"foreach": selection[1]}
 
 
 def _trace(torch: Any) -> Any:
@@ -283,9 +283,9 @@ class _Storages:
             self._live[key] = number, weakref.ref(storage, freed)
             self.events.append((number, device, storage.nbytes()))
 
-    def events_without(self, kept: set[int], start: int) -> list[tuple[int, str, int | None]]:
+    def events_without(self, kept_storages: set[int], start: int) -> list[tuple[int, str, int | None]]:
         """Return the events from ``start`` on, except those of storages that the optimizer keeps."""
-        numbers = {number for key, (number, _) in self._live.items() if key in kept}
+        numbers = {number for key, (number, _) in self._live.items() if key in kept_storages}
         return [event for event in self.events[start:] if event[0] not in numbers]
 
 

@@ -68,8 +68,8 @@ def is_followed(torch: Any, kind: type) -> bool:
         return False
     if f"{module}.{kind.__qualname__}" in _STANDARD:
         return True
-    known = module.partition(".")[0] in _PACKAGES or defines(kind, "state_dict")
-    return known or any(is_user_class(base) for base in mro(kind))
+    contains_state = module.partition(".")[0] in _PACKAGES or defines(kind, "state_dict")
+    return contains_state or any(is_user_class(base) for base in mro(kind))
 
 
 def is_generator(torch: Any, value: Any) -> bool:

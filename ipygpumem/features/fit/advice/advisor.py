@@ -116,9 +116,9 @@ class Advisor:
         """Return up to ``count + 1`` lists of blocks to checkpoint, the last of which contains all blocks."""
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
-        chosen = [sorted(block for unit in order[:end] for block in unit) for end in ends]
+        selections = [sorted(block for unit in order[:end] for block in unit) for end in ends]
         every = sorted({call.block for call in self.facts.calls})
-        return chosen if not chosen or chosen[-1] == every else [*chosen, every]
+        return selections if not selections or selections[-1] == every else [*selections, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
         """Return the name of the change that checkpoints blocks, such as ``checkpoint 6 of 12 blocks``."""
@@ -156,8 +156,8 @@ class Advisor:
         gradients = np.unique(np.concatenate([update.gradients for update in updates]))
         sizes = step.model.sizes((size,))
         blocks = requests.state.state.blocks["requested"]
-        replaced = np.isin(blocks, sizes[gradients]) & (requests.block_ends < len(requests.operations))
-        edit.block_end[replaced] = edit.time(0)
+        is_replaced = np.isin(blocks, sizes[gradients]) & (requests.block_ends < len(requests.operations))
+        edit.block_end[is_replaced] = edit.time(0)
         order = np.arange(len(gradients))
         temporary = [
             edit.insert(int(requests.start[number]) + 1, np.asarray([number]), *_SHORT) for number in gradients
@@ -219,8 +219,8 @@ class Advisor:
         if names:
             edit.block_factor[np.concatenate([blocks for _, blocks in self.facts.unused]).astype(np.int64)] = 0
             code = f"del {', '.join(names)}"
-            shown = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
-            yield Candidate(shown, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
+            label = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
+            yield Candidate(label, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
 
     def _settings(self, step: ScaledStep) -> Iterator[Candidate]:
         if not step.step_requests.state.recording.settings.expandable:

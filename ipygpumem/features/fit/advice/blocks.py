@@ -58,16 +58,16 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}
-    named: dict[int, str] = {}
+    name_by_id: dict[int, str] = {}
     for value in instances:
         for name, item in (instance_dict(value) or {}).items():
-            named.setdefault(id(item), f"self.{name}")
+            name_by_id.setdefault(id(item), f"self.{name}")
     for variables in namespaces:
-        named |= {id(item): name for name, item in variables.items() if not name.startswith("_")}
+        name_by_id |= {id(item): name for name, item in variables.items() if not name.startswith("_")}
     result: dict[int, ModelBlock] = {}
     for root in modules:
         if id(root) not in children:
-            model = named.get(id(root), "model")
+            model = name_by_id.get(id(root), "model")
             enables = attempt(functools.partial(getattr, root, "gradient_checkpointing_enable")) is not None
             for path, module in _blocks(root, ""):
                 place, _, own = path.rpartition(".")

@@ -131,14 +131,14 @@ class StepObservations:
         """Return an observer for a run."""
         return self._runner.observer(self.blocks)
 
-    def add(self, step: StepRecording, recorded: RecordedStep | DryStep) -> None:
+    def add(self, step: StepRecording, step_run: RecordedStep | DryStep) -> None:
         """Add a recorded run."""
-        self._recorded.append((step, recorded))
+        self._recorded.append((step, step_run))
 
     def facts(self, scaled: ScaledStep, updates: Updates | NoUpdates) -> StepFacts:
         """Return the observations of the run from which a step is predicted."""
         requests, find = scaled.step_requests, self.observer().storage_ids
-        recorded = next(run for step, run in self._recorded if step is requests.step)
+        step_run = next(run for step, run in self._recorded if step is requests.step)
         last = next(step for step, _ in self._recorded if step.snapshot is requests.state.snapshot)
         ids = last.ids[requests.state.state.blocks["row"]]
         block_of = {number: block for block, number in enumerate(ids.tolist())}
@@ -148,7 +148,7 @@ class StepObservations:
             return np.asarray([*indices], np.int64)
 
         states = {key: (np.sort(blocks(tensors)), blocks(new)) for key, (tensors, new) in updates.states().items()}
-        facts = find_facts(scaled, recorded, [block.name for block in self.blocks], states)
+        facts = find_facts(scaled, step_run, [block.name for block in self.blocks], states)
         return replace(facts, unused=self._unused(ids))
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
@@ -168,7 +168,7 @@ class StepObservations:
 
 def find_facts(
     scaled: ScaledStep,
-    recorded: RecordedStep | DryStep,
+    step_run: RecordedStep | DryStep,
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],
 ) -> StepFacts:
@@ -177,7 +177,7 @@ def find_facts(
     ``states`` maps the ID of each optimizer to ``(state, created)``: the indices of the memory blocks that contain its
     state, and the indices of those that its first update creates.
     """
-    observer, recorder = recorded.observer, recorded.recorder
+    observer, recorder = step_run.observer, step_run.recorder
     if observer is None or recorder is None:
         return StepFacts()
     requests = scaled.step_requests
@@ -203,8 +203,8 @@ def find_facts(
         return np.flatnonzero(alive & np.isin(step.ids, list(ids)))
 
     def numbers(ids: Iterable[int], position: EventPosition) -> Ints:
-        found = number_of[rows(ids, position)]
-        return found[found >= 0]
+        allocation_numbers = number_of[rows(ids, position)]
+        return allocation_numbers[allocation_numbers >= 0]
 
     calls = [
         ModuleCall(

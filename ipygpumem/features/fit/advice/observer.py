@@ -182,8 +182,8 @@ class StepObserver:
     def storage_ids(self, values: Any) -> list[int]:
         """Return the IDs of the storages of all tensors in nested containers, as in `StepRecording.ids`."""
         with self._inspector.without_overrides():
-            found = [self._inspector.storages(tensor) for tensor in self._tensors(values)]
-        return [location.address for pairs in found for _, location in pairs]
+            storages = [self._inspector.storages(tensor) for tensor in self._tensors(values)]
+        return [location.address for pairs in storages for _, location in pairs]
 
     def _event(self) -> Any:
         """Record a CUDA event and return it; return None without a GPU."""

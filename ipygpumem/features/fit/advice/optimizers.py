@@ -33,12 +33,12 @@ def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Candi
     edit.block_end[old] = edit.time(0)
     sizes, nbytes = step.model.sizes((size,)), requests.state.state.blocks["requested"]
     before = facts.updates[0].begin
-    added = np.flatnonzero((requests.start >= requests.backward) & (requests.end < before)).tolist()
+    new_gradients = np.flatnonzero((requests.start >= requests.backward) & (requests.end < before)).tolist()
     for gradient in old.tolist():  # the backward pass computes each gradient before it is added to the old one
-        found = next((number for number in added if sizes[number] == nbytes[gradient]), None)
-        if found is not None:
-            added.remove(found)
-            edit.keep(found)
+        match = next((number for number in new_gradients if sizes[number] == nbytes[gradient]), None)
+        if match is not None:
+            new_gradients.remove(match)
+            edit.keep(match)
     if len(old):
         code = "optimizer.zero_grad(set_to_none=True)"
         yield Candidate(code, "optimizer", edit.apply(), 0.0, code)
@@ -60,9 +60,9 @@ def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[Candidate]:
             ({"foreach": False, "fused": False}, "foreach=False"),
             ({"foreach": False, "fused": True}, "fused=True"),
         ):
-            changed = _update_with(optimizer, options)
-            if changed is not None:
-                candidate = _with_update(step, updates, changed.events, devices)
+            changed_update = _update_with(optimizer, options)
+            if changed_update is not None:
+                candidate = _with_update(step, updates, changed_update.events, devices)
                 code = f"optimizer = {_constructor(optimizer)}(..., {text})"
                 slower = "slower if there are many parameters" if text == "foreach=False" else ""
                 yield Candidate(f"{name}({text})", "optimizer", candidate, None, code, slower)
@@ -120,10 +120,10 @@ def _with_update(
     starts, ends, sizes = np.asarray([*order.values()], np.int64).reshape(-1, 3).T
     for update in updates:
         inside = (requests.start >= update.begin) & (requests.end < update.end)
-        removed = np.flatnonzero(inside)
-        edit.remove(removed)
+        removed_allocations = np.flatnonzero(inside)
+        edit.remove(removed_allocations)
         if len(sizes) and len(requests.start):
-            source = removed[0] if len(removed) else np.argmax(requests.start >= update.begin)
+            source = removed_allocations[0] if len(removed_allocations) else np.argmax(requests.start >= update.begin)
             coefficients = np.zeros((len(sizes), *step.model.coefficients.shape[1:]))
             coefficients.reshape(len(sizes), -1)[:, 0] = sizes
             edit.insert(update.begin, np.full(len(sizes), source), starts, ends, coefficients)

@@ -22,10 +22,11 @@ def advice_tables(advice: Advice) -> list[Table]:
     columns = len(header) - all(change.added_time is None for change in advice)
     changes = (advice.current, *advice)
     rows = [TableRow(change.name, _cells(advice, change)[:columns], 1, note=change.note) for change in changes]
-    shown = {change.code.partition("\n")[0]: change for change in advice}.values()  # one of several similar changes
+    # one of several similar changes
+    shown_changes = {change.code.partition("\n")[0]: change for change in advice}.values()
     code = [
         TableRow(line, (), 2 if number else 1)
-        for change in shown
+        for change in shown_changes
         for number, line in enumerate((change.name, *change.code.splitlines()))
     ]
     return [
@@ -36,10 +37,10 @@ def advice_tables(advice: Advice) -> list[Table]:
 
 def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
     current = advice.current
-    saved = "" if change.kind in {None, "settings"} else size(current.allocated - change.allocated)
+    savings = "" if change.kind in {None, "settings"} else size(current.allocated - change.allocated)
     time = "" if change is current or change.added_time is None else f"{change.added_time:+.0%}"
     largest = "none" if change.largest is None else f"{change.largest:,}"
-    return size(change.allocated), saved, size(change.reserved), largest, time
+    return size(change.allocated), savings, size(change.reserved), largest, time
 
 
 def trial_table(trials: Sequence[Trial]) -> Table:

@@ -204,11 +204,11 @@ def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
     """Return a function for a recurrent network that calls the operation of cuDNN."""
     aten = torch.ops.aten
 
-    def recurrent(x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, *others: Any) -> Any:
-        dropout, train, bidirectional, batch_first = others
-        hidden, cell = hx if mode == _LSTM else (hx, None)
+    def recurrent(x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, *options: Any) -> Any:
+        dropout, train, bidirectional, batch_first = options
+        hidden_state, cell = hx if mode == _LSTM else (hx, None)
         size = params[0].size(0) // _GATES[mode]
-        projected = hidden.size(-1) if hidden.size(-1) != size else 0
+        projected = hidden_state.size(-1) if hidden_state.size(-1) != size else 0
         stride = 2 + 2 * has_biases + bool(projected)
         network: tuple[Any, ...] = (
             mode,
@@ -222,7 +222,7 @@ def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
             [],
             None,
         )
-        result = aten._cudnn_rnn(x, params, stride, None, hidden, cell, *network)
+        result = aten._cudnn_rnn(x, params, stride, None, hidden_state, cell, *network)
         return result[:3] if mode == _LSTM else result[:2]
 
     return recurrent
@@ -250,8 +250,8 @@ def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
         cx, mask = others[0], others[-1]
         inputs = (x, hx, cx)
         gradients = [
-            torch.empty_like(tensor) if needed and tensor is not None else None
-            for tensor, needed in zip(inputs, mask, strict=False)
+            torch.empty_like(tensor) if needs_gradient and tensor is not None else None
+            for tensor, needs_gradient in zip(inputs, mask, strict=False)
         ]
         return *gradients, [torch.empty_like(tensor) if mask[-1] else None for tensor in weight]
 

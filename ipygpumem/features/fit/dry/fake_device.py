@@ -124,8 +124,8 @@ class FakeDevice:
 
     def remove(self, tensors: Iterable[Any] = ()) -> None:
         """Delete the copies of ``tensors`` and of the tensors whose data the step has replaced."""
-        replaced = [tensor for tensor, copy in self._copies.items() if self.log.is_replaced(tensor, copy)]
-        for tensor in (*tensors, *replaced):
+        replaced_tensors = [tensor for tensor, copy in self._copies.items() if self.log.is_replaced(tensor, copy)]
+        for tensor in (*tensors, *replaced_tensors):
             self._copies.pop(tensor, None)
 
     def close(self) -> None:

@@ -268,8 +268,8 @@ def _reason(error: Exception) -> str | None:
         return f"{line}{text}: remove it from the step, or run without dry"
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
-        needed = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
-        return f"{line}needs {needed}: remove it from the step, or run without dry"
+        requirement = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
+        return f"{line}needs {requirement}: remove it from the step, or run without dry"
     if _DATA_ERROR.search(text):
         return f"{line}needs the data of a tensor ({text}): remove it from the step, or run without dry"
     if _NO_GPU.search(text):

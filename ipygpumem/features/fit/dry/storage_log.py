@@ -67,9 +67,9 @@ class StorageLog:
             return False
         return copy is None or copy.untyped_storage()._cdata != storage._cdata
 
-    def remaining(self, known: Iterable[Any]) -> int:
-        """Return the number of storages that still exist and are not in ``known``."""
-        keys = {storage._cdata for storage in known}
+    def remaining(self, known_storages: Iterable[Any]) -> int:
+        """Return the number of storages that still exist and are not in ``known_storages``."""
+        keys = {storage._cdata for storage in known_storages}
         return sum(key not in keys for key in self._live)
 
 
