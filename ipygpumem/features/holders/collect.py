@@ -87,21 +87,21 @@ def find_holders(
 ) -> tuple[model.Holders, model.StorageBaseline]:
     """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
-    chosen = None if device is None else _device_names(device, runtime)
-    torch, started = pytorch.module(), pytorch.started() is not None
+    device_names = None if device is None else _device_names(device, runtime)
+    torch, is_started = pytorch.module(), pytorch.started() is not None
     if torch is None:
         return model.Holders((), notes=("there are no tensors because torch is not imported",)), model.StorageBaseline()
     if host is None:
-        host = not started and pytorch.problem(load=True) is not None
+        host = not is_started and pytorch.problem(load=True) is not None
 
     @cache
     def is_wanted(name: str) -> bool:
-        return name in chosen if chosen is not None else name.startswith("cuda") or (host and name == _HOST)
+        return name in device_names if device_names is not None else name.startswith("cuda") or (host and name == _HOST)
 
     if roots is None:
         roots = naming_functions().roots()
-    counts = allocator.allocation_counts() if started else None
-    before = allocated_blocks() if started else None
+    counts = allocator.allocation_counts() if is_started else None
+    before = allocated_blocks() if is_started else None
     unnamed_share = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
     if before is not None and not everywhere and not is_wanted(_HOST):
         workspace = 0 if runtime.baseline is None else runtime.baseline.workspace
@@ -110,10 +110,10 @@ def find_holders(
     options: Any = {"limit": limit, "unnamed_share": unnamed_share, "keeps_addresses": keeps_addresses}
     search = search_holders(roots, torch, is_wanted, **options)
     after = before
-    if started and (counts is None or counts != allocator.allocation_counts()):
+    if is_started and (counts is None or counts != allocator.allocation_counts()):
         after = allocated_blocks()
     assignment = _BlockAssignment(search, before, after, since, label or naming_functions().label)
-    devices = assignment.devices(torch if started else None, is_wanted)
+    devices = assignment.devices(torch if is_started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)  # may add notes
     results = assignment.holders(), totals, tuple(assignment.notes)
     result = model.Holders(*results, search.complete, search.objects, search.seconds)
@@ -175,7 +175,7 @@ class _BlockAssignment:
             if storage is not None:
                 self._storages.append(group[0]._replace(info=storage))
             elif not any(blocks is not None and blocks.contains(device, address) for blocks in (before, after)):
-                foreign += max(named.location.size for named in group)
+                foreign += max(named_storage.location.size for named_storage in group)
         if foreign:
             self.notes.append(
                 f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it. It is shared by"
@@ -190,17 +190,19 @@ class _BlockAssignment:
         """Group storages by the block that they share. In each group, the storage with the best name comes first."""
         groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]] = {}
         exact = {} if self._after is None else self._after.by_position
-        for named in named_storages:
-            position = named.location[:2]
-            block = exact.get(position) or self._block(named.location)
+        for named_storage in named_storages:
+            position = named_storage.location[:2]
+            block = exact.get(position) or self._block(named_storage.location)
             position = position if block is None else block[:2]
             if position in groups:
-                groups[position][1].append(named)
+                groups[position][1].append(named_storage)
             else:
-                groups[position] = block, [named]
+                groups[position] = block, [named_storage]
         for _, group in groups.values():
             if len(group) > 1:
-                group.sort(key=lambda named: (named.info.graph, model.PLACES.index(named.place)))
+                group.sort(
+                    key=lambda named_storage: (named_storage.info.graph, model.PLACES.index(named_storage.place))
+                )
         return groups
 
     def _block(self, location: StorageLocation) -> AllocatedBlock | None:
@@ -232,7 +234,7 @@ class _BlockAssignment:
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
         """Return the selected devices on which memory is allocated or a CUDA context exists."""
-        names = {named.location.device for named in self._storages}
+        names = {named_storage.location.device for named_storage in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
         if torch is not None:
@@ -243,14 +245,16 @@ class _BlockAssignment:
     def holders(self) -> tuple[model.Holder, ...]:
         """Return the holders of new storages, largest first."""
         rows: dict[tuple[str, Any, str], list[model.NamedStorage]] = defaultdict(list)
-        for named in self._storages:
-            if named.info.new:
-                rows[named.holder, named.place, named.location.device].append(named)
+        for named_storage in self._storages:
+            if named_storage.info.new:
+                rows[named_storage.holder, named_storage.place, named_storage.location.device].append(named_storage)
         holders = [model.holder(*key, members) for key, members in rows.items()]
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> model.DeviceTotal:
-        held = sum(named.info.amount for named in self._storages if named.location.device == device)
+        held = sum(
+            named_storage.info.amount for named_storage in self._storages if named_storage.location.device == device
+        )
         if not device.startswith("cuda"):
             return model.DeviceTotal(device, held)
         if self._after is None:

@@ -57,9 +57,9 @@ class HolderBaselines:
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables
 
-    selected = _holders(notebook, arguments)
-    tables = holders_tables(selected, limit=arguments.n, parts=arguments.parts)
-    return show_result(notebook, arguments, selected, lambda: notebook.show_tables(tables))
+    result = _holders(notebook, arguments)
+    tables = holders_tables(result, limit=arguments.n, parts=arguments.parts)
+    return show_result(notebook, arguments, result, lambda: notebook.show_tables(tables))
 
 
 def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
@@ -84,11 +84,11 @@ def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
         everywhere=arguments.all,
     )
     if arguments.names:
-        selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
-        missing = set(arguments.names) - {holder.name for holder in selected}
-        if missing:
-            raise OptionError(f"no holder is named {' or '.join(sorted(missing))}; %gpumem who lists all holders")
-        result = replace(result, holders=selected)
+        selected_holders = tuple(holder for holder in result.holders if holder.name in arguments.names)
+        missing_names = set(arguments.names) - {holder.name for holder in selected_holders}
+        if missing_names:
+            raise OptionError(f"no holder is named {' or '.join(sorted(missing_names))}; %gpumem who lists all holders")
+        result = replace(result, holders=selected_holders)
     return replace(result, since=moment)
 
 

@@ -65,11 +65,11 @@ class ListElements:
     def separate_shared(self) -> None:
         """Separate tensors that share an address with other tensors or storages, and add the storages of the rest."""
         positions = [(key, location[:2]) for group in self.groups.values() for key, (_, _, location) in group.items()]
-        known = {location[:2] for location in self._targets.references}
-        if len(known | {position for _, position in positions}) < len(known) + len(positions):
+        storage_locations = {location[:2] for location in self._targets.references}
+        if len(storage_locations | {position for _, position in positions}) < len(storage_locations) + len(positions):
             counts = Counter(position for _, position in positions)
             for object_id, position in positions:
-                if position in known or counts[position] > 1:
+                if position in storage_locations or counts[position] > 1:
                     self.separate(object_id)
         for group in self.groups.values():
             for _, storage, location in group.values():

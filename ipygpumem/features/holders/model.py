@@ -252,7 +252,7 @@ def allocation_lines(
 
 def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
     """Create a holder from its storages, with a note if there is an obvious reason why the memory is in use."""
-    by_name = sorted((named.info for named in members), key=attrgetter("name"))
+    by_name = sorted((member.info for member in members), key=attrgetter("name"))
     parts = tuple(sorted(by_name, key=attrgetter("amount"), reverse=True))
     sizes = dict.fromkeys(KINDS, 0)
     for part in parts:
@@ -263,12 +263,12 @@ def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> H
 
 def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) -> str:
     total = sum(part.amount for part in parts)
-    in_graphs = [named for named in members if named.info.graph]
-    shared = [named for named in in_graphs if len(named.graph_holders) > 1]
-    own = [named.info for named in in_graphs if len(named.graph_holders) <= 1]
-    shared_size, own_size = sum(named.info.amount for named in shared), sum(part.amount for part in own)
+    in_graphs = [member for member in members if member.info.graph]
+    shared_members = [member for member in in_graphs if len(member.graph_holders) > 1]
+    own = [member.info for member in in_graphs if len(member.graph_holders) <= 1]
+    shared_size, own_size = sum(member.info.amount for member in shared_members), sum(part.amount for part in own)
     if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
-        names = [name, *sorted({holder for named in shared for holder in named.graph_holders} - {name})]
+        names = [name, *sorted({holder for member in shared_members for holder in member.graph_holders} - {name})]
         owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
         return f"the autograd graphs of {owners} keep the same {size(shared_size)} of activations alive"
     if own_size >= VISIBLE and 2 * own_size >= total:

@@ -61,8 +61,8 @@ class ObjectNames:
     def name_from_roots(self, roots: Sequence[Root]) -> None:
         """Name all objects that are reachable from the roots."""
         self.root_ids = {id(root.value) for root in roots if root.terminal}
-        ordered = sorted(roots, key=lambda root: PLACES.index(root.place))
-        for _, group in itertools.groupby(ordered, lambda root: root.place):
+        sorted_roots = sorted(roots, key=lambda root: PLACES.index(root.place))
+        for _, group in itertools.groupby(sorted_roots, lambda root: root.place):
             queue: _Queue = []
             for root in group:
                 self._add_root(root, queue)
@@ -106,9 +106,9 @@ class ObjectNames:
         for child_id, label in reference_labels(root.value, "names", ()):
             if child_id in child_ids and (root.names is None or root.names(label.text)):
                 text = f"{root.label}{label.text}"
-                named = ObjectName(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
+                object_name = ObjectName(None, ReferenceLabel(text, label.style), text, root.place, depth=depth)
                 self._mark(child_id, root.place)
-                self._name(child_id, named, queue)
+                self._name(child_id, object_name, queue)
 
     def _mark(self, object_id: int, place: Place) -> None:
         self.place_bits[object_id] = self.place_bits.get(object_id, 0) | _PLACE_BITS[place]
@@ -120,35 +120,35 @@ class ObjectNames:
             _, _, object_id = heapq.heappop(queue)
             child_ids = dict.fromkeys(self._referrers.children.get(object_id, ()))
             if object_id in self._node_ids:
-                named = self.named[object_id]
+                object_name = self.named[object_id]
                 for child_id in child_ids:
-                    self._name(child_id, _child_name(named, object_id, ReferenceLabel(""), graph=True), queue)
+                    self._name(child_id, _child_name(object_name, object_id, ReferenceLabel(""), graph=True), queue)
             elif child_ids:
                 self._name_children(object_id, child_ids, queue)
 
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
         objects, target_ids = self._referrers.objects, self._targets.by_id
-        obj, named = objects[object_id], self.named[object_id]
+        obj, object_name = objects[object_id], self.named[object_id]
         skipped = indirectly_labeled_ids(obj, [objects[child_id] for child_id in child_ids])
         self._skipped |= skipped
         if skipped:
             child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
         # each local variable in a traceback or a thread is a separate holder
-        is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
+        is_frame = type(obj) is types.FrameType and object_name.place in {"traceback", "thread"}
         labeled: set[int] = set()
-        for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):
+        for child_id, label in reference_labels(obj, object_name.label.style, target_ids, child_ids):
             if child_id in child_ids or (label.indirect and child_id in objects):
                 labeled.add(child_id)
                 holder = f"{self.name(object_id)}{label.text}" if is_frame else ""
                 last_resort = label.last_resort or object_id in self._targets.optimizer_ids
-                self._name(child_id, _child_name(named, object_id, label, holder, is_last=last_resort), queue)
+                self._name(child_id, _child_name(object_name, object_id, label, holder, is_last=last_resort), queue)
         for child_id in [child_id for child_id in child_ids if child_id not in labeled]:
             if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # graphs are followed after all other references
             else:
                 text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
-                self._name(child_id, _child_name(named, object_id, ReferenceLabel(text)), queue)
+                self._name(child_id, _child_name(object_name, object_id, ReferenceLabel(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
         if any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
@@ -160,8 +160,8 @@ class ObjectNames:
             edges, self._graph_edges = self._graph_edges, []
             queue: _Queue = []
             for tensor_id, node_id in edges:
-                named = self.named[tensor_id]
-                self._name(node_id, _child_name(named, tensor_id, ReferenceLabel(""), graph=True), queue)
+                object_name = self.named[tensor_id]
+                self._name(node_id, _child_name(object_name, tensor_id, ReferenceLabel(""), graph=True), queue)
             self._visit(queue)
         self._spread_places()
 
@@ -179,8 +179,8 @@ class ObjectNames:
                 heapq.heappush(queue, (new.depth, next(self._order), object_id))
 
     def _all_references(self, object_id: int) -> list[tuple[int | None, ReferenceLabel]]:
-        named = self.named[object_id]
-        return self._references.get(object_id) or [(named.parent_id, named.label)]
+        object_name = self.named[object_id]
+        return self._references.get(object_id) or [(object_name.parent_id, object_name.label)]
 
     def _spread_places(self) -> None:
         place_bits, children = self.place_bits, self._referrers.children
@@ -199,17 +199,17 @@ class ObjectNames:
         parts: list[str] = []
         current: int | None = None if object_id in self._texts else object_id
         while current is not None:
-            named, obj = self.named[current], self._referrers.objects[current]
+            object_name, obj = self.named[current], self._referrers.objects[current]
             if type(obj) is types.FrameType:
                 qualified = str(getattr(obj.f_code, "co_qualname", obj.f_code.co_name))
-                parts.append(f"{named.holder}: {qualified.rpartition('<locals>.')[2]}()")
+                parts.append(f"{object_name.holder}: {qualified.rpartition('<locals>.')[2]}()")
                 break
-            if not named.graph:
-                parts.append(self._label_text(named.label))
+            if not object_name.graph:
+                parts.append(self._label_text(object_name.label))
                 if len(parts) > _MAX_NAME_PARTS:
-                    parts = [*parts[:4], _ELLIPSIS, named.holder]
+                    parts = [*parts[:4], _ELLIPSIS, object_name.holder]
                     break
-            current = named.parent_id
+            current = object_name.parent_id
         return self._texts.setdefault(object_id, "".join(reversed(parts)))
 
     def _label_text(self, label: ReferenceLabel) -> str:
@@ -223,14 +223,14 @@ class ObjectNames:
     def storage_names(self, ids: Sequence[int]) -> tuple[str, tuple[str, ...]]:
         """Return the first name and all other names of a storage, given the ids of its tensors."""
         if len(ids) == 1 and ids[0] not in self._referrers.children and ids[0] not in self._references:
-            named = self.named[ids[0]]  # the usual case: a tensor to which only one object refers
-            if named.parent_id is None or named.graph:
+            object_name = self.named[ids[0]]  # the usual case: a tensor to which only one object refers
+            if object_name.parent_id is None or object_name.graph:
                 return self.name(ids[0]), ()
-            if named.parent_id not in self._prefixes:
-                self._prefixes[named.parent_id] = self.prefix(named.parent_id)
-            prefix, is_only_name = self._prefixes[named.parent_id]
+            if object_name.parent_id not in self._prefixes:
+                self._prefixes[object_name.parent_id] = self.prefix(object_name.parent_id)
+            prefix, is_only_name = self._prefixes[object_name.parent_id]
             if is_only_name:
-                return self.name(ids[0]) if prefix is None else prefix + self._label_text(named.label), ()
+                return self.name(ids[0]) if prefix is None else prefix + self._label_text(object_name.label), ()
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:

@@ -133,14 +133,14 @@ def notebook_roots(shell: Any) -> list[Root]:
 
 def is_output(shell: Any, name: str) -> bool:
     """Return whether a name in the user's namespace, such as ``_3``, still has the value assigned by IPython."""
-    value, hidden = shell.user_ns.get(name), shell.user_ns_hidden
+    value, hidden_names = shell.user_ns.get(name), shell.user_ns_hidden
     number = output_number(name)
     if name in LATEST_OUTPUTS:
         return value is vars(shell.displayhook).get(name)
     if number is not None:
         history = shell.user_ns.get("_oh")
         return is_instance(history, dict) and value is dict.get(history, number, _MISSING)
-    return hidden[name] is value if name in hidden else is_ipython_name(name)
+    return hidden_names[name] is value if name in hidden_names else is_ipython_name(name)
 
 
 class ReferrerGraph:
@@ -245,9 +245,9 @@ def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> bool:
     new_ids, is_any_added = [], False
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):
         cls = referrers.objects[class_id]
-        chosen = [obj for obj in parents if obj is not cls and (type(obj) is cls or is_instance(obj, type))]
-        chosen += [obj for obj in parents if type(obj) is tuple and not _belongs_to_class(obj, referrers.heap)]
-        for obj in chosen[:_MAX_CLASS_REFERRERS]:
+        class_referrers = [obj for obj in parents if obj is not cls and (type(obj) is cls or is_instance(obj, type))]
+        class_referrers += [obj for obj in parents if type(obj) is tuple and not _belongs_to_class(obj, referrers.heap)]
+        for obj in class_referrers[:_MAX_CLASS_REFERRERS]:
             if id(obj) not in referrers.objects:
                 referrers.objects[id(obj)] = obj
                 new_ids.append(id(obj))

@@ -23,26 +23,26 @@ def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list
 
 
 def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Table:
-    listed = holders.largest(len(holders.holders), total.device)
-    shown, smaller = listed[:limit], listed[limit:]
+    all_holders = holders.largest(len(holders.holders), total.device)
+    shown_holders, smaller = all_holders[:limit], all_holders[limit:]
     whole = total.allocated if total.allocated is not None else total.held
-    rows = [row for holder in shown for row in _holder_rows(holder, whole, parts)]
+    rows = [row for holder in shown_holders for row in _holder_rows(holder, whole, parts)]
     if smaller:
         rows.append(_sum_row(many(len(smaller), "smaller holder"), _bytes(smaller), smaller, 1))
     if holders.since:
         title = f"{total.device}: new since {holders.since}"
-        rows += [_sum_row("new", _bytes(listed), listed, 0)] if listed else []
+        rows += [_sum_row("new", _bytes(all_holders), all_holders, 0)] if all_holders else []
     else:
         title = f"{total.device}: memory holders"
-        not_listed = total.held - _bytes(listed)
+        not_listed = total.held - _bytes(all_holders)
         if not_listed:
             rows.append(TableRow("other holders", (_size(not_listed), ""), 1))
         for part in total.rest:
             rows.append(TableRow(part.label, (_size(part.amount), ""), 1))
             rows += [TableRow(f"allocated by {_shorten(line)}", (_size(nbytes), ""), 2) for line, nbytes in part.lines]
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
-        rows.append(_sum_row(label, whole, listed, 0))
-    notes = dict.fromkeys(holder.note for holder in shown if holder.note)
+        rows.append(_sum_row(label, whole, all_holders, 0))
+    notes = dict.fromkeys(holder.note for holder in shown_holders if holder.note)
     if not rows:
         notes["no new tensors"] = None
     return Table(title, ("bytes", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
@@ -64,8 +64,10 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
         cells = (_size(_bytes(storages)), f"{len(storages):,}")
         rows.append(TableRow(_shorten(storages[0].name), cells, 2, note=_description(storages)))
     if parts and groups[parts:]:
-        hidden = [storage for storages in groups[parts:] for storage in storages]
-        rows.append(TableRow(f"{len(groups) - parts:,} more", (_size(_bytes(hidden)), f"{len(hidden):,}"), 2))
+        hidden_storages = [storage for storages in groups[parts:] for storage in storages]
+        rows.append(
+            TableRow(f"{len(groups) - parts:,} more", (_size(_bytes(hidden_storages)), f"{len(hidden_storages):,}"), 2)
+        )
     return rows
 
 
