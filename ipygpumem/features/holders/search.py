@@ -80,6 +80,7 @@ def search_holders(
                 with search.types.without_overrides():
                     result = search.run(threads=threads)
                     is_final = is_everywhere or not result.complete
+                    search_limit.unlimited = 0
                     if not is_final and unnamed_share is not None:
                         result, is_final = search.check(result, unnamed_share)
             finally:

@@ -17,7 +17,7 @@ from typing import Any
 from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values
 from ipygpumem.features.holders.list_elements import ListElements
 from ipygpumem.features.holders.model import KINDS, Kind
-from ipygpumem.features.holders.tracked_objects import SearchLimit
+from ipygpumem.features.holders.tracked_objects import COST, SearchLimit
 from ipygpumem.sources.storages import StorageInspector, StorageLocation, contents, flattened_names, is_saved_tensor
 
 _MAX_WRAPPERS = 5
@@ -83,14 +83,14 @@ class SearchTargets:
         """Add objects grouped by role. Return the objects to which they refer only in C++, such as gradients."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
-        hidden: list[Any] = []
-        nodes: list[tuple[Any, Any]] = []
+        hidden, nodes = list[Any](), list[tuple[Any, Any]]()
         for i, tensor in enumerate(tensors):  # the loop appends the gradients
             if i % _CLOCK_INTERVAL == 0 and self._limit.reached(_MAX_SHARE):
                 break
             if id(tensor) in self._read_ids:
                 continue
             self._read_ids.add(id(tensor))
+            self._limit.unlimited -= COST
             is_target = self._add(tensor)
             gradient, base, node = self._types.related(tensor)
             if node is not None:
@@ -242,6 +242,7 @@ class _AutogradGraphs:
                 self._limit.complete = False
                 break
             node = pending.pop()
+            self._limit.unlimited -= COST
             self._add_nodes(self._types.next_nodes(node), node, pending)
             self._add_nodes(self._read_saved(node), None, pending)
         return list(self.nodes.values())[count:]

@@ -22,10 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.introspection import instance_dict, is_instance, mro, type_dict
+from ipygpumem.features.holders.model import Holders
 
 Ids = NDArray[np.int64]
 
 _CHUNK = 8192
+_MIN_OBJECTS = 150_000  # twice as many as the variables lead to in a session with GPT-2 from transformers
+COST = 10  # duration of adding a tensor or an autograd node, relative to that of reading an object
 _MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
 _MIN_LONG = 64  # number of elements from which the tensors of a list are named together
 _MAX_SINGLE_LOOKUPS = 32  # number of ids below which `bisect` is faster than NumPy
@@ -41,12 +44,19 @@ array_base: Any = vars(np.ndarray)["base"].__get__
 
 
 class SearchLimit:
-    """Limit on the duration of a search. ``complete`` is False once this or another limit has been reached."""
+    """Limit on the duration of a search.
+
+    Attributes:
+        complete: False once this or another limit has been reached.
+        unlimited: Number of objects that are read before the time limit applies, so that the variables of a training
+            session are named even if the process gets little CPU time.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.start = time.perf_counter()
         self.end = self.start + seconds
         self.complete = True
+        self.unlimited = _MIN_OBJECTS
 
     def extend(self) -> None:
         """Extend the time limit so that the remaining steps may take as long as the completed steps took."""
@@ -61,7 +71,7 @@ class SearchLimit:
 
     def passed(self, share: float) -> bool:
         """Return whether this share (between 0 and 1) of the time limit has passed."""
-        return time.perf_counter() > self.start + (self.end - self.start) * share
+        return self.unlimited <= 0 and time.perf_counter() > self.start + (self.end - self.start) * share
 
 
 class TrackedObjects:
@@ -145,7 +155,7 @@ class TrackedObjects:
             elif is_array:
                 self._arrays.append(obj)
                 removed_ids.add(id(obj))
-            elif _is_asyncio(obj) or self._is_library_class(obj):
+            elif type(obj) is Holders or _is_asyncio(obj) or self._is_library_class(obj):
                 removed_ids.add(id(obj))
         self._pending += [obj for obj in objects if id(obj) not in removed_ids] if removed_ids else objects
 
@@ -157,7 +167,7 @@ class TrackedObjects:
             cls = type(examples[key])
             role, is_array = self._types[key] = self._role(cls), _is_array(cls)
             is_class = self._stop_ids is not None and any(base is type for base in mro(cls))
-            if role or is_array or is_class or cls is types.ModuleType:
+            if role or is_array or is_class or cls is types.ModuleType or cls is Holders:
                 self._special_type_ids.add(key)
             if is_array:
                 self._container_type_ids.add(key)
@@ -171,6 +181,7 @@ class TrackedObjects:
         return module is not None and id(instance_dict(module)) in self._stop_ids
 
     def _read(self, objects: list[Any], read: Callable[[Any], list[Any]]) -> None:
+        self._limit.unlimited -= len(objects)
         start = len(self.objects)
         self.objects += objects
         referents = list(map(read, objects))

@@ -10,6 +10,7 @@ import types
 
 import pytest
 
+from ipygpumem.features.holders import tracked_objects
 from ipygpumem.features.holders.name_assignment import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph
 from ipygpumem.features.holders.tracked_objects import TrackedObjects
@@ -49,6 +50,7 @@ def test_frozen_objects_are_found(search, monkeypatch):
     assert result.complete
     assert len(requests) > 100
     assert not any(requests), "see the next test"
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
     assert not search.result(variables, limit=0.0).complete
 
 
@@ -64,7 +66,8 @@ def test_asyncio_referents_are_not_requested(search, monkeypatch):
     assert any(requests)
 
 
-def test_search_that_times_out_is_incomplete(search):
+def test_search_that_times_out_is_incomplete(search, monkeypatch):
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
     assert not search.result({"x": search.tensor()}, limit=0.0).complete
 
 
@@ -83,6 +86,7 @@ def test_search_may_stop_at_any_step(search, monkeypatch, step):
     If the search of all objects stops at the limit, the result has the names found from the variables.
     """
     clock = [0.0]
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     chain = {"value": search.tensor()}
     for _ in range(3000):

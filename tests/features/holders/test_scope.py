@@ -328,12 +328,28 @@ def slow_reading(monkeypatch):
     monkeypatch.setattr(tracked_objects.TrackedObjects, "_read", timed)
     monkeypatch.setattr(tracked_objects, "_CHUNK", 500)
     monkeypatch.setattr(tracked_objects, "_MIN_LARGE", 100)
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
 
 
 def nested(depth, value):
     for _ in range(depth):
         value = {"inner": value}
     return value
+
+
+def test_variables_of_a_training_session_are_named_in_a_busy_process(fake_gpu, slow_reading, monkeypatch):
+    """The time limit applies only if the variables lead to more objects than those of usual sessions."""
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1, 1)) for _ in range(50)))
+    for layer in model:
+        layer[0].state = nested(20, ones(MIB))
+    variables = {"data": [[i] for i in range(20_000)], "model": model, "hog": ones(100 * MIB)}
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 150_000)
+    result = find(variables, limit=0.0)
+    assert {holder.name: holder.amount for holder in result.holders} == {"hog": 100 * MIB, "model": 50 * MIB}
+    assert result.objects > 20_000
+    assert (result.complete, remainders(result)) == (True, {})
+    monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 10_000)
+    assert not find(variables, limit=0.0).complete
 
 
 def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
