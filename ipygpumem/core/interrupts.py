@@ -43,8 +43,8 @@ class DeferredInterrupts:
             self.handler(SIGINT, sys._getframe())  # noqa: SLF001 (an argument of signal handlers)
 
 
-class InterruptsDeferredInFiles(DeferredInterrupts):
-    """Context manager that defers interrupts during calls of functions in files whose paths start with ``paths``."""
+class DeferredInterruptsInFiles(DeferredInterrupts):
+    """Context manager that defers interrupts during calls to functions in files whose paths start with ``paths``."""
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths

@@ -116,7 +116,7 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a command that shows the result of ``read(devices)`` as text and HTML. The help calls it ``noun``."""
+    """Return a command that shows the result of ``read(devices)``, to which the help refers as ``noun``."""
 
     def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)

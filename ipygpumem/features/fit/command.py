@@ -69,8 +69,8 @@ FIT = Command(
             ("statement",),
             "NAME=FIRST..LAST STATEMENT",
             "a variable of the statement with its range, such as batch=1..4096, or two such variables; then the "
-            "statement that runs one step, such as step(batch). Options are before the statement. The step's state is "
-            "restored afterwards",
+            "statement that runs one step, such as step(batch). Options must precede the statement. The state of the "
+            "step is restored afterwards",
             accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),

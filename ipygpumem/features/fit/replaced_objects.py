@@ -1,4 +1,4 @@
-"""Find the tensors that the step has replaced and that exist only because the state of the step is saved.
+"""Find replaced tensors of a step that exist only because the state of the step is saved.
 
 As in Python's garbage collector, the references between the replaced objects are subtracted from their reference
 counts: an object is in use if it has other references, or if an object in use refers to it.

@@ -21,7 +21,7 @@ _DEPTH = 3
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a value that changes when an iterator advances or a queue changes, if this can be determined."""
+    """Return a tuple that usually changes when an iterator advances or the items of a queue change."""
     if issubclass(type(iterator), queue.Queue | queue.SimpleQueue):
         return iterator.qsize(), *map(id, queued_items(iterator))
     frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)

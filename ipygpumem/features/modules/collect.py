@@ -146,7 +146,7 @@ _MAX_ALLOCATIONS = 200_000
 def checkpointing_note(
     recording: DeviceRecording, allocations: AttributedAllocations, lookup: EventLookup, tracker: ModuleTracker
 ) -> str:
-    """Return a sentence about the peak with checkpointing of all repeated modules; empty if it saves too little."""
+    """Return a sentence about the peak with checkpointing of all repeated modules, or ``""`` if it saves too little."""
     snapshot, timeline = recording.snapshot, recording.timeline
     places = {module.path: place for place, module in enumerate(allocations.modules)}
     blocks = []
@@ -216,5 +216,5 @@ def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> i
     while free > first and operations[free - 1] < 0:
         free -= 1
     while free > first and (operations[free - 1] >= 0 or operations[free - 1] == ~operations[free - 2]):
-        free -= 1 if operations[free - 1] >= 0 else 2  # a workspace is freed at once
+        free -= 1 if operations[free - 1] >= 0 else 2  # a workspace is freed immediately
     return max(free, first)

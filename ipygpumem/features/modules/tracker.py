@@ -56,7 +56,7 @@ class ModuleTracker:
     Attributes:
         modules: The modules, each before its submodules.
         calls: Starts and ends of module calls in chronological order.
-        values: Addresses of the arguments and results of calls of `repeated_modules`, by index in ``calls``.
+        values: Addresses of the arguments and results of calls to `repeated_modules`, by index in ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
         problem: Reason why storage addresses are missing; empty if none are missing.

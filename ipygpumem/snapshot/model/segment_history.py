@@ -114,7 +114,7 @@ class SegmentHistory:
         return find_segment(segments, allocations.address[rows], allocations.start[rows].astype(np.int64))
 
     def segment_ends(self, rows: Ints) -> Ints:
-        """Return the end address of the segment of each of the allocations in ``rows``; 0 if it is not known."""
+        """Return the end address of the segment of each of the allocations in ``rows``; 0 if it is unknown."""
         return np.append(self._fixed["address"] + self._fixed["size"], 0)[self._fixed_segments(rows)]
 
     def pools(self, rows: Ints) -> Ints:

@@ -102,7 +102,7 @@ def read_settings(value: Any, budget: checks.TextBudget) -> dict[str, Any]:
 
 
 def read_sources(value: Any, budget: checks.TextBudget) -> dict[str, str]:
-    """Return a dict from file names to source code."""
+    """Return the source code of each file, by file name."""
     sources = {} if value is None else checks.mapping(value, "source_code")
     where = "source_code: a value"
     return {name: budget.count(checks.text(source, where), where) for name, source in sources.items()}

@@ -2,7 +2,7 @@
 
 A training run can need more reserved memory than its first step. The state that an optimizer creates in its first
 update, and tensors that are kept until the next run, are allocated in cached memory. This splits cached blocks, so that
-later runs need further segments.
+later runs need additional segments.
 """
 
 from __future__ import annotations

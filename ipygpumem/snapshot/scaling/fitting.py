@@ -198,7 +198,7 @@ class MatchedRecordings:
 
 
 def compare_runs(first: Run, second: Run) -> Deviation:
-    """Compare two runs at the same size."""
+    """Return the deviation of the first run from the second run at the same size."""
     step = first[1]
     peak = Peak(1, *step.peak_with(step.sizes), step.sizes)
     return _compare(first, step.sizes, second, _counterparts(first, second), [peak])

@@ -22,7 +22,7 @@ _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the poly
 _MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which predictions are unreliable
 _NOTED_SHARE = 0.001  # share of the peak above which a note describes allocations of unknown growth
 _MAX_SHARE = 0.005
-"""Share of the peak above which allocations that differ between the recordings, or that shrink, are not tolerated."""
+"""Largest accepted share of the peak for allocations that differ between the recordings or shrink."""
 
 
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:

@@ -42,7 +42,7 @@ class SizeModel:
 
     @classmethod
     def fit(cls, nodes: tuple[tuple[int, ...], ...], values: Floats) -> SizeModel:
-        """Return the model with the given values at the nodes."""
+        """Return the model that interpolates the given values at the nodes."""
         coefficients = values.astype(np.float64)
         for axis, points in enumerate(nodes, start=1):
             coefficients = np.moveaxis(coefficients, axis, 0).copy()

@@ -60,7 +60,7 @@ class CreatedBlocks(NamedTuple):
 class StepRequests:
     """The requests of a step that starts from a given state. Events are numbered from 0.
 
-    Allocations are numbered, too: first those of the step, then the blocks of the state.
+    Allocations are also numbered: first those of the step, then the blocks of the state.
 
     Args:
         leftovers: Blocks of the state that previous runs have left, if they are known.

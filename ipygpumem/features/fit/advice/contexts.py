@@ -1,4 +1,4 @@
-"""Changes that run the step inside a context manager, which are predicted from further runs inside it."""
+"""Changes that run the step inside a context manager, which are predicted from additional runs inside it."""
 
 from __future__ import annotations
 

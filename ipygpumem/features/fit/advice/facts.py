@@ -81,7 +81,7 @@ class StepFacts:
 
     @cached_property
     def block_seconds(self) -> dict[int, float]:
-        """Duration of the calls of each block.
+        """Duration of the calls to each block, in seconds.
 
         The first block of a type often takes much longer, because the kernels for this size are loaded. A duration that
         exceeds three times the median of the type is therefore replaced by the median.

@@ -1,4 +1,4 @@
-"""Context managers for runs without data, from which the effect of changes to the program is predicted."""
+"""Context managers that apply changes to a program in runs without data, to predict their effect."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interrupts import AllowedInterrupts, InterruptsDeferredInFiles
+from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterruptsInFiles
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
@@ -78,7 +78,7 @@ class FakeDevice:
         # exceptions in the code of these files can terminate the process, because PyTorch calls it in destructors
         library, package = Path(torch.__file__).parent, Path(__file__).parent
         files = (*(library / name for name in _TORCH_FILES), *(package / name for name in _OWN_FILES))
-        self._interrupts = InterruptsDeferredInFiles(weakref.__file__, *map(str, files))
+        self._interrupts = DeferredInterruptsInFiles(weakref.__file__, *map(str, files))
         self._add_model()
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ class StorageLog:
     """The storages of tensors without data.
 
     Attributes:
-        before: Allocations that existed at the last call of `start`.
+        before: Allocations that existed at the last call to `start`.
         requests: Allocations and frees since that call: tuples of an allocation and whether it is freed.
     """
 
