@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers
-from ipygpumem.snapshot.replay.settings import settings_variable
+from ipygpumem.snapshot.replay.settings import settings_variable, version_note
 from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
 
 _MAX_LINES, _MAX_NAMES = 5, 3
@@ -133,12 +133,13 @@ def _recommendation(result: SettingsComparison) -> str:
     recording, recommended = result.verification.recording, result.recommended
     version = recording.snapshot.own.torch_version
     if recommended is not None and not recommended.settings:
-        return f"Recommendation: remove {settings_variable(version)} from the environment before torch is imported."
+        note = version_note("", version)
+        return (
+            f"Recommendation: remove {settings_variable(version)} from the environment before torch is imported{note}."
+        )
     if recommended is not None:
         setting = f"set {settings_variable(version)}={recommended.settings} before torch is imported"
-        if version is None:
-            old = not recommended.settings.startswith("large_segment")
-            setting += f" ({'up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF' if old else 'PyTorch 2.11 or later'})"
+        setting += version_note(recommended.settings, version)
         if recommended.collects and result.limit is not None and not _has_fraction(result):
             limit = size(result.limit[0])
             setting += f", and limit the memory to {limit} by torch.cuda.set_per_process_memory_fraction"

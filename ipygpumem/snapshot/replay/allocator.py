@@ -63,7 +63,9 @@ class Allocator(ExpandableSegments):
         splits = [pool.small or settings.expandable for pool in pools]
         self._min_rest = [QUANTUM if freely else SMALL + 1 for freely in splits]
         self._split_below = [_UNLIMITED if freely else self._max_split for freely in splits]
-        self._only_best_fit = not (settings.expandable or collects or settings.max_split_size is not None)
+        self._is_plain = not (settings.expandable or collects or settings.max_split_size is not None)
+        self._only_best_fit = self._is_plain
+        self._skips_search = False
 
     def allocate(self, pool: int, rounded: int, request: int) -> tuple[int, int]:
         """Return the address and the size of a block for a rounded size in bytes.
@@ -120,6 +122,10 @@ class Allocator(ExpandableSegments):
             for number, key in mapped:
                 self._unmap(number, key, request)
 
+    def skip_next_search(self) -> None:
+        """Serve the next request from new memory, as after a retry: PyTorch does not search the free blocks again."""
+        self._skips_search, self._only_best_fit = True, False
+
     def release(self, addresses: list[int], request: int) -> None:
         """Free the segments at the given addresses, except those that contain blocks in use."""
         wanted = set(addresses)
@@ -150,7 +156,8 @@ class Allocator(ExpandableSegments):
         if self._collects:
             counter = self._counter(pool)
             self._searches[counter] = self._searches.get(counter, 0) + 1
-        place = self._best_fit(pool, rounded)
+        place = None if self._skips_search else self._best_fit(pool, rounded)
+        self._skips_search, self._only_best_fit = False, self._is_plain and not self.ranges
         if place is not None:
             return place
         segment = self.settings.segment_size(rounded)

@@ -15,7 +15,8 @@ import numpy as np
 
 from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.model.timeline import BEFORE
-from ipygpumem.snapshot.replay.recording import ReplayError, missing_data
+from ipygpumem.snapshot.replay.missing_data import missing_data
+from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.verification import expected_seconds, verified
 

@@ -19,6 +19,7 @@ from ipygpumem.snapshot.replay.memory_limit import (
     limited_by_fraction,
     program_limit,
 )
+from ipygpumem.snapshot.replay.missing_data import missing_data
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.segment_history import AllocatorState
-    from ipygpumem.snapshot.model.timeline import Ints, Timeline
+    from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
@@ -58,21 +59,6 @@ class ReleasedSegments:
     retry: bool
     private: frozenset[int] = frozenset()
     only_private: bool = False
-
-
-def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
-    """Return why a recording of a device does not contain all allocations, frees and segments; empty if it does."""
-    gaps, trace, native = timeline.gaps, timeline.trace, snapshot.settings.get("backend", "native") == "native"
-    missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
-    problems = (
-        (timeline.reserved is None, "the file does not contain the segments"),
-        (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
-        (not native, "the recording was made with an allocator other than PyTorch's native one"),
-        (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
-        (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
-        (timeline.reserved_peak is None, "the events contradict the segments"),
-    )
-    return next((text for exists, text in problems if exists), "")
 
 
 class Recording:
@@ -202,8 +188,10 @@ class Recording:
         releases: list[ReleasedSegments | int] = []
         for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
             event, following = int(events[first]), int(events[end - 1]) + 1
-            retry = actions[following] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
-            retry = bool(retry) and self._serves_request(event, following)
+            new_memory = actions[following] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
+            retry = (bool(new_memory) or self._uses_mapped_memory(event, following)) and self._serves_request(
+                event, following
+            )
             pools = self._pools_of(events[first:end])
             private = frozenset(pools - {self._default})
             releases.append(ReleasedSegments(event, end - first, retry, private, bool(private) and private == pools))
@@ -226,6 +214,16 @@ class Recording:
     def _rows_by_address(self) -> tuple[Ints, Ints]:
         rows = np.argsort(self.allocations.address, kind="stable")
         return rows, self.allocations.address[rows]
+
+    def _uses_mapped_memory(self, event: int, following: int) -> bool:
+        """Return whether segments were freed for a request that was then served from memory that remained mapped.
+
+        After memory was unmapped, the rest of a block may be smaller than ``max_split_size``, so that it can be used.
+        """
+        trace, settings = self.trace, self.settings
+        if not settings.expandable or settings.max_split_size is None or following >= len(trace):
+            return False
+        return bool(trace.action[following] == Action.ALLOC and trace.stack[event] >= 0)
 
     def _serves_request(self, event: int, following: int) -> bool:
         """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""

@@ -12,7 +12,8 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT, RELEASES
+from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
+from ipygpumem.snapshot.replay.repeated_events import repeat_special
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
 from ipygpumem.snapshot.replay.work_limit import LongReplayError
@@ -193,7 +194,7 @@ def run(
                 elif operation < rows:
                     addresses[operation], sizes[operation] = allocate(pools[operation], rounded[operation], operation)
                 else:
-                    _repeat_special(result, operation, recorded=recorded)
+                    repeat_special(result, operation, recorded=recorded)
         except ReplayedOutOfMemoryError:
             result.end = result.event_of(operation)
             result.fail(result.end, rounded[operation])
@@ -263,36 +264,3 @@ def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> 
     if action != Action.SEGMENT_ALLOC or recorded_size != size:
         return None
     return None if address in allocator.segments else address
-
-
-def _repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None:
-    """Free cached segments, or repeat the request of a recorded out-of-memory error."""
-    recording, allocator = result.recording, result.allocator
-    item = recording.special[operation - len(recording.allocations)]
-    if not isinstance(item, int):
-        trace, events = recording.trace, slice(item.first, item.first + item.count)
-        partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
-        if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
-            allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
-            allocator.retries += not allocator.has_cached_segments()
-        elif recorded or not item.retry:
-            allocator.release_cached(operation, item.private, only_private=item.only_private)
-            allocator.retries += item.retry
-        return
-    pool, rounded = recording.failed_request(item, allocator.settings)
-    is_last = item == recording.last_failed
-    if recorded and not allocator.fits(pool, rounded):
-        if recording.trace.action[item - 1] not in RELEASES:
-            allocator.retries += not allocator.settings.throws
-        if is_last:
-            result.fail(item, rounded)
-        return
-    raises_limit, allocator.raises_limit = allocator.raises_limit, allocator.raises_limit and is_last
-    try:
-        block = allocator.allocate(pool, rounded, operation)
-        allocator.free(pool, *block)
-        result.served[item] = block
-    except ReplayedOutOfMemoryError:
-        if is_last:
-            result.fail(item, rounded)
-    allocator.raises_limit = raises_limit

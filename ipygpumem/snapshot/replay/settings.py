@@ -53,6 +53,15 @@ def settings_variable(version: tuple[int, ...] | None) -> str:
     return "PYTORCH_ALLOC_CONF" if (version or _VARIABLE_VERSION) >= _VARIABLE_VERSION else "PYTORCH_CUDA_ALLOC_CONF"
 
 
+def version_note(settings: str, version: tuple[int, ...] | None) -> str:
+    """Return in which versions of PyTorch a setting or its variable differs, in parentheses; empty if it is known."""
+    if version is not None:
+        return ""
+    if settings.startswith("large_segment"):
+        return " (PyTorch 2.11 or later)"
+    return " (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)"
+
+
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
     """Settings that determine which memory the allocator uses for a request. Sizes are in bytes.

@@ -19,7 +19,7 @@ from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.features.fit.advice.model import Advice, Candidate, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Axis, Size
-from ipygpumem.snapshot.replay.settings import settings_variable
+from ipygpumem.snapshot.replay.settings import settings_variable, version_note
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
@@ -225,8 +225,9 @@ class Advisor:
     def _settings(self, step: ScaledStep) -> Iterator[Candidate]:
         if not step.step_requests.state.recording.settings.expandable:
             fresh = ScaledStep(step.model, step.step_requests, keeps_state=False)
-            variable = settings_variable(step.step_requests.state.recording.snapshot.own.torch_version)
-            code = f'import os\nos.environ["{variable}"] = "{_EXPANDABLE}"  # before torch is imported'
+            version = step.step_requests.state.recording.snapshot.own.torch_version
+            note = f"before torch is imported{version_note(_EXPANDABLE, version)}"
+            code = f'import os\nos.environ["{settings_variable(version)}"] = "{_EXPANDABLE}"  # {note}'
             yield Candidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
 
     def _predicted(self, candidate: Candidate, size: int) -> PredictedChange:
