@@ -183,6 +183,9 @@ class Snapshot(EventRangeQueries):
             capacity: Limit of reserved memory, such as ``"80 GiB"``; by default no limit.
             device: Device index; by default the device with the highest peak.
 
+        Returns:
+            The result, with sizes in bytes.
+
         Raises:
             ReplayError: The recording cannot be replayed, for example because events are missing.
             OptionError: A setting or the capacity is invalid.

@@ -27,7 +27,7 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
     rows = [
         TableRow(
             line.label,
-            (_mib(line.only), _mib(line.free), _mib(line.bytes), f"{line.count:,}"),
+            (_mib(line.own_segments), _mib(line.free), _mib(line.bytes), f"{line.count:,}"),
             1,
             note=f"held by {', '.join(line.variables[:_MAX_NAMES])}" if line.variables else "",
         )
@@ -42,7 +42,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     blocks = f"in blocks of at most {size(blockers.largest)}"
     notes = []
     if blockers.reserved is not None:
-        notes.append(f"The request was served from new memory; the reserved memory rose to {size(blockers.reserved)}.")
+        notes.append(f"The request was served from new memory; the reserved memory rose to {_mib(blockers.reserved)}.")
     if blockers.segments:
         free = f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}"
         notes.append(f"{free}, {blocks}.")
@@ -119,11 +119,9 @@ def _has_fraction(result: SettingsComparison) -> bool:
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
-    """Return a note on rows for which a larger limit than that in the column "fits from" is not sufficient."""
-    rows = (
-        ("as recorded", result.recorded),
-        *((item.settings or "default settings", item) for item in result.alternatives),
-    )
+    """Return a note if a larger limit than "fits from" is not sufficient in one of the first rows."""
+    rows = [("as recorded", result.recorded)]
+    rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}
     listed = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
     return [f'Some limits larger than "fits from" are not enough: {"; ".join(listed)}.'] if listed else []
@@ -172,12 +170,12 @@ def _missing_recommendation(result: SettingsComparison) -> str:
 
 def _other_devices(result: SettingsComparison) -> list[str]:
     recording = result.verification.recording
-    others = [
+    devices = [
         timeline.device
         for timeline in recording.snapshot.timelines
         if timeline.device != recording.device and len(timeline.allocations)
     ]
-    if not others:
+    if not devices:
         return []
-    devices = ", ".join(map(str, others))
-    return [f"The file also contains allocations on GPU {devices}: select a device with --device."]
+    listed = ", ".join(map(str, devices))
+    return [f"The file also contains allocations on GPU {listed}: select a device with --device."]

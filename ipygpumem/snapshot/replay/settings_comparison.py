@@ -158,7 +158,7 @@ class SettingsComparison:
             "difference": self.verification.difference,
             "limit": None if self.limit is None else list(self.limit),
             "missing": self.missing,
-            "pins": None if self.blockers is None else self.blockers.to_dict(),
+            "blockers": None if self.blockers is None else self.blockers.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
             "recorded": self.recorded.to_dict(),
             "without_effect": list(self.without_effect),
@@ -220,15 +220,15 @@ def _compare(
     for text, setting in effective.items():
         if setting != unchanged:
             different.setdefault(setting, text)
-    others = [alternative(text) for text in different.values()]
-    others.sort(key=lambda item: (_RANK_BY_FITS[item.fits], item.peaks[1], item.replay.smallest_capacity))
+    alternatives = [alternative(text) for text in different.values()]
+    alternatives.sort(key=lambda item: (_RANK_BY_FITS[item.fits], item.peaks[1], item.replay.smallest_capacity))
     blocked = _blocked_request(verification)
     return SettingsComparison(
         snapshot.name,
         recording.device,
         verification,
         recorded,
-        tuple(others),
+        tuple(alternatives),
         tuple(text for text in effective if text != effective[text].text() and text not in different.values()),
         limit,
         None if blocked is None else segment_blockers(snapshot, recording, blocked),

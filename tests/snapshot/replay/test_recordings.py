@@ -609,16 +609,16 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
     assert len(runs) <= 8
 
 
-def test_pins_of_an_out_of_memory_error():
+def test_blockers_of_an_out_of_memory_error():
     """The values were computed by an independent implementation."""
     found = compare_settings(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
     assert (found.partly_used + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
-    assert [line.only // MIB for line in found.lines[:3]] == [180, 180, 100]
+    assert [line.own_segments // MIB for line in found.lines[:3]] == [180, 180, 100]
     smallest = found.smallest
     assert (smallest.bytes, len(smallest.rows), smallest.segments) == (int(14.484375 * MIB), 16, 4)
     assert not smallest.contiguous
-    assert [(change.label, change.first, change.count) for change in found.changes] == [
+    assert [(change.label, change.allocated_first, change.count) for change in found.changes] == [
         ("project/experiment.py:33 <module>", False, 25)
     ]
 
@@ -710,7 +710,7 @@ def test_changes_of_the_program_are_confirmed():
     recording["ipygpumem"] = {"variables": names}
     found = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
     assert [(line.label, line.variables) for line in found.lines] == [("train.py:7 kept", ("results",))]
-    assert [(change.label, change.first, change.count) for change in found.changes] == [
+    assert [(change.label, change.allocated_first, change.count) for change in found.changes] == [
         ("train.py:7 kept", True, 8),
         ("train.py:7 kept", False, 8),
     ]
@@ -719,11 +719,11 @@ def test_changes_of_the_program_are_confirmed():
     found = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
     assert (found.size, found.reserved, found.smallest.bytes) == (37 * MIB, 186 * MIB, 20 * MIB)
     (change,) = found.changes
-    assert (change.first, change.reserved) == (False, 148 * MIB)
-    assert change.sentence().endswith("would have lowered the peak of reserved memory to 148.0 MiB.")
+    assert (change.allocated_first, change.reserved) == (False, 148 * MIB)
+    assert change.sentence().endswith("would have lowered the peak of reserved memory to 148 MiB.")
 
 
-def test_pins_at_the_peak_of_reserved_memory():
+def test_blockers_at_the_peak_of_reserved_memory():
     """Without a failed request, they refer to the last large segment that was allocated before the peak."""
     setting = ["max_split_size_mb:64"]
     names = ("two_streams_expandable", "cnn_steps", "resnet50")

@@ -111,14 +111,14 @@ def test_searches_of_many_blocks_are_counted(record, settings, options):
 
 
 def test_long_replays_are_refused(monkeypatch):
-    snapshot = _with_failed_requests(200, 200, 2 * MIB)
-    assert compare_settings(snapshot).recorded.replay.smallest_capacity
+    snapshot = _with_failed_requests(60, 60, 2 * MIB)
+    assert compare_settings(snapshot, settings=["max_split_size_mb:64"]).recorded.replay.smallest_capacity
     cost = _cost(snapshot, limit=TIB)
     message = "^snapshot: device 0 cannot be replayed: replays would take too long, .* make a shorter recording$"
     monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
     monkeypatch.setattr(work_limit, "_SECONDS", 5 * cost)
     snapshot.clear_caches()
-    for _ in range(20):  # each call has its own limit
+    for _ in range(8):  # each call has its own limit
         assert snapshot.replay("", TIB).failure
     with pytest.raises(ReplayError, match=message):
         compare_settings(snapshot)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import PlainData
-from ipygpumem.core.units import VISIBLE, many, size
+from ipygpumem.core.units import MIB, VISIBLE, many, size
 from ipygpumem.snapshot.model.columns import Action, is_in
 from ipygpumem.snapshot.replay.run import run
 
@@ -33,7 +33,8 @@ class SuggestedChange(PlainData):
 
     Attributes:
         label: The line, as in `Group`; empty if sizes are changed.
-        first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed request.
+        allocated_first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed
+            request.
         bytes: Total requested size of the blocks.
         count: Number of blocks.
         padding: Bytes that are added to the blocks in use at the failed request if sizes are changed; otherwise None.
@@ -41,7 +42,7 @@ class SuggestedChange(PlainData):
     """
 
     label: str
-    first: bool
+    allocated_first: bool
     bytes: int
     count: int
     padding: int | None = None
@@ -51,7 +52,7 @@ class SuggestedChange(PlainData):
         """Return a sentence that describes the change."""
         effect = "would have been enough"
         if self.reserved is not None:
-            effect = f"would have lowered the peak of reserved memory to {size(self.reserved)}"
+            effect = f"would have lowered the peak of reserved memory to {self.reserved / MIB:,.0f} MiB"
         if self.padding is not None:
             added = f" (by {size(self.padding)} at the request)" if self.padding >= VISIBLE else ""
             return (
@@ -59,7 +60,7 @@ class SuggestedChange(PlainData):
                 f" step grow by up to 25%{added}, {effect}."
             )
         blocks = f"{many(self.count, 'block')} of {self.label} ({size(self.bytes)})"
-        if self.first:
+        if self.allocated_first:
             return f"Allocating {blocks} before all others, for example before the loop, {effect}."
         return f"Freeing {blocks} before the request, for example before an evaluation, {effect}."
 
@@ -67,7 +68,7 @@ class SuggestedChange(PlainData):
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
 ) -> tuple[SuggestedChange, ...]:
-    """Return changes that have the desired effect: the smallest one for each value of ``first``, and padding.
+    """Return changes that have the desired effect: the smallest one for each value of ``allocated_first``, and padding.
 
     The request of an out-of-memory error must be served. For an allocation that led to the peak of reserved memory, the
     peak must decrease by at least 5%.
@@ -77,7 +78,7 @@ def changes(
         event: The out-of-memory error or the allocation.
         rows_of: Lines of code with their blocks in use, the most promising first.
     """
-    found: list[SuggestedChange] = []
+    suggestions: list[SuggestedChange] = []
     failed = recording.trace.action[event] == Action.OOM
     if not failed and len(recording.operations) > _MAX_OPERATIONS:
         return ()
@@ -92,7 +93,7 @@ def changes(
             peak = helps(recording, event, edited)
             if peak is not None:
                 reserved = None if failed else peak
-                found.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows), None, reserved))
+                suggestions.append(SuggestedChange(label, first, int(sizes[rows].sum()), len(rows), None, reserved))
                 break
     varying, padded = _padded(recording)
     count = int(np.count_nonzero(varying))
@@ -100,8 +101,8 @@ def changes(
     if peak is not None:
         added = int((padded.allocations.size - sizes)[recording.allocations.live(event)].sum())
         reserved = None if failed else peak
-        found.append(SuggestedChange("", False, int(sizes[varying].sum()), count, added, reserved))
-    return tuple(found)
+        suggestions.append(SuggestedChange("", False, int(sizes[varying].sum()), count, added, reserved))
+    return tuple(suggestions)
 
 
 def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
@@ -152,8 +153,8 @@ def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> 
 def _allocated_first(recording: Recording, rows: Sequence[int]) -> NDArray[Any]:
     """Return the requests, with the allocations of some blocks moved to the start."""
     moved = np.sort(rows)
-    others = recording.operations[~is_in(recording.operations, moved)]
-    return np.append(moved[recording.allocations.start[moved] >= 0], others)
+    unchanged = recording.operations[~is_in(recording.operations, moved)]
+    return np.append(moved[recording.allocations.start[moved] >= 0], unchanged)
 
 
 def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> NDArray[Any]:

@@ -78,7 +78,9 @@ def _by_range(result: ReplayRun, rows: list[int]) -> list[tuple[int, int, list[i
     inside: dict[int, list[int]] = {}
     for row in sorted(rows, key=lambda row: result.addresses[row]):
         inside.setdefault(starts[bisect_right(starts, result.addresses[row]) - 1], []).append(row)
-    return [(start, allocator.page_size(allocator.ranges[start][1]), found) for start, found in inside.items()]
+    return [
+        (start, allocator.page_size(allocator.ranges[start][1]), inside_range) for start, inside_range in inside.items()
+    ]
 
 
 def _pages(result: ReplayRun, base: int, size: int, rows: list[int]) -> list[_Page]:
@@ -114,9 +116,9 @@ class _Search:
         for base, size, rows in by_range:
             if ranges[base][1] == pool:
                 for window in _windows(self.result, base, rows, rounded):
-                    cost, found = self._with_window(needed, (base, size, rounded), rows, window, best)
-                    if found is not None:
-                        best, choice = cost, (rows[window], found)
+                    cost, entries = self._with_window(needed, (base, size, rounded), rows, window, best)
+                    if entries is not None:
+                        best, choice = cost, (rows[window], entries)
         if choice is None:
             return None
         inside, parts = choice
@@ -142,7 +144,7 @@ class _Search:
         left_states = (1,) if left is None else (0,) if left == kept else (0, 1)
         right_states = (1,) if right is None or right in rows[window] else (0, 1)
         counted = sizes[right] if right is not None and right in rows[window] else 0
-        found = None
+        entries = None
         for before in left_states:
             for after in right_states:
                 costs = (
@@ -153,8 +155,8 @@ class _Search:
                 cost = int(costs[split]) + used - counted
                 if cost < best:
                     best = cost
-                    found = [(0, first, before, split), (1, len(self.pages) - last, after, amount - split)]
-        return best, found
+                    entries = [(0, first, before, split), (1, len(self.pages) - last, after, amount - split)]
+        return best, entries
 
     def _order(self, table: int) -> list[_Page]:
         return self.pages[::-1] if table else self.pages
