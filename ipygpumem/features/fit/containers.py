@@ -5,11 +5,11 @@ from __future__ import annotations
 import array
 import collections
 import functools
+import io
 import mmap
 import operator
-import os
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ipygpumem.core.introspection import attempt, instance_dict, is_instance, mro, slot_values, type_dict
@@ -78,13 +78,28 @@ def restore_items(container: Any, items: list[Any]) -> None:
             base.extend(container, items)
 
 
-def restore_environment(values: dict[str, str]) -> None:
-    """Restore the environment variables."""
-    for name in os.environ.keys() - values.keys():
-        del os.environ[name]
-    for name, value in values.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+def file_state(file: Any) -> Any:
+    """Return the content and the position of a file in memory, or the position of a file that is only read.
+
+    None if the file is closed or another file, whose state cannot be restored.
+    """
+    base = next((base for base in (io.BytesIO, io.StringIO) if issubclass(type(file), base)), None)
+    if base is not None:
+        state: Any = attempt(lambda: base.__getstate__(file))
+        return state and state[:-1]  # without the attributes
+    if type(file) not in (io.TextIOWrapper, io.BufferedReader, io.FileIO):
+        return None
+    return attempt(lambda: file.tell() if file.seekable() and not file.writable() else None)
+
+
+def restore_file(file: Any, state: Any) -> None:
+    """Restore the state that `file_state` returned."""
+    if file_state(file) == state:
+        return
+    if isinstance(state, tuple):
+        file.__setstate__((*state, None))
+    else:
+        file.seek(state)
 
 
 def restore_array(values: Any, contents: Any) -> None:
@@ -104,10 +119,15 @@ def attributes(instance: Any) -> dict[Any, Any]:
     """Return the attributes of an object or of a class, including those in slots."""
     if is_instance(instance, type):
         special = {"__dict__", "__weakref__", "__doc__", "__annotations__"}
-        return {name: value for name, value in type_dict(instance).items() if name not in special}
+        return {name: value for name, value in named_values(type_dict(instance)) if name not in special}
     classes = [base for base in mro(type(instance)) if "__slots__" in type_dict(base)]
     slots = {name: value for base in classes for name, value in slot_values(instance, base)}
-    return {**(instance_dict(instance) or {}), **slots}
+    return {**dict(named_values(instance_dict(instance) or {})), **slots}
+
+
+def named_values(namespace: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of variables or attributes. Methods of a subclass of ``str`` could raise an error."""
+    return ((name, value) for name, value in namespace.items() if type(name) is str)
 
 
 def restore_attributes(instance: Any, saved_values: dict[Any, Any], kind: type) -> None:
@@ -127,6 +147,10 @@ def restore_attributes(instance: Any, saved_values: dict[Any, Any], kind: type) 
                 dict.__setitem__(namespace, name, value)
             else:
                 attempt(functools.partial(_owner(instance).__setattr__, instance, name, value))
+    if namespace is not None:
+        order = [name for name in saved_values if name in namespace]
+        for name in order if order != [name for name, _ in named_values(namespace)] else ():
+            dict.__setitem__(namespace, name, dict.pop(namespace, name))
 
 
 def _owner(instance: Any) -> Any:
@@ -142,7 +166,7 @@ def restore_names(variables: dict[str, Any], saved_values: dict[str, Any], names
 
     ``names`` contains the names in the code of the step, or is None if the code can set any name.
     """
-    for name in variables.keys() - saved_values.keys():
+    for name in dict(named_values(variables)).keys() - saved_values.keys():
         if names is not None and name not in names:
             continue
         # a submodule that the step has imported stays imported

@@ -1,10 +1,13 @@
-"""Save and restore the state of random number generators and the settings of PyTorch."""
+"""Save and restore the state of random number generators, and settings of PyTorch and of the process."""
 
 from __future__ import annotations
 
 import functools
+import logging
+import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,6 +61,60 @@ def torch_settings(torch: Any) -> list[Callable[[], Any]]:
         for name in ("benchmark", "deterministic")
     ]
     return [functools.partial(_restore_setting, get, put, get()) for get, put in settings]
+
+
+_LOGGING = ("addFilter", "addHandler", "basicConfig", "dictConfig", "fileConfig", "removeHandler", "setLevel")
+_WARNINGS = ("filterwarnings", "resetwarnings", "simplefilter")
+
+
+def process_settings(uses: Callable[..., bool]) -> list[Callable[[], Any]]:
+    """Save settings of the process that the code of the step can change, and return the functions that restore them.
+
+    ``uses`` returns whether the code uses a name. Settings that only libraries change, for example when they are
+    imported, are not restored, because the libraries would not change them again.
+    """
+    result: list[Callable[[], Any]] = []
+    if uses("environ"):
+        result.append(functools.partial(_restore_environment, dict(os.environ)))
+    settings: list[tuple[tuple[str, ...], Callable[[], Any], Callable[[Any], Any]]] = [
+        (("chdir",), functools.partial(attempt, os.getcwd), os.chdir),
+        (_WARNINGS, lambda: list(warnings.filters), _set_warning_filters),
+        (_LOGGING, _logger_settings, _set_loggers),
+    ]
+    for names, get, put in settings:
+        if any(map(uses, names)):
+            result.append(functools.partial(_restore_setting, get, put, get()))
+    return result
+
+
+def _restore_environment(values: dict[str, str]) -> None:
+    for name in os.environ.keys() - values.keys():
+        del os.environ[name]
+    for name, value in values.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _set_warning_filters(filters: list[Any]) -> None:
+    warnings.resetwarnings()  # Python must also be notified of the change
+    warnings.filters[:] = filters  # type: ignore[index]
+
+
+def _logger_settings() -> list[tuple[Any, ...]]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    return [
+        (item, item.level, [*item.handlers], [*item.filters], item.propagate, item.disabled)
+        for item in loggers
+        if isinstance(item, logging.Logger)
+    ]
+
+
+def _set_loggers(settings: list[tuple[Any, ...]]) -> None:
+    for logger, level, handlers, filters, propagate, disabled in settings:
+        if logger.level != level:
+            logger.setLevel(level)
+        logger.handlers[:], logger.filters[:] = handlers, filters
+        logger.propagate, logger.disabled = propagate, disabled
 
 
 def _restore_setting(get: Callable[[], Any], put: Callable[[Any], Any], value: Any) -> None:

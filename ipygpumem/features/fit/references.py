@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
-import io
 import queue
 import sys
 import threading
@@ -20,7 +19,6 @@ import numpy as np
 from ipygpumem.core.introspection import attempt, mro, type_dict
 
 _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
-    io.IOBase: lambda _: (),  # files are also iterators
     memoryview: lambda value: [value.obj],
     weakref.ref: lambda value: [weakref.ref.__call__(value)],
     weakref.ProxyType: lambda value: [value.__init__.__self__],

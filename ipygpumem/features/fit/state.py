@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
-import os
 import queue
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,17 +20,19 @@ from ipygpumem.core.units import many, size
 from ipygpumem.features.fit.containers import (
     added_items,
     attributes,
+    file_state,
     items_of,
+    named_values,
     replaced_items,
     restore_array,
     restore_attributes,
     restore_cell,
-    restore_environment,
+    restore_file,
     restore_items,
     restore_names,
     writable_arrays,
 )
-from ipygpumem.features.fit.global_state import random_state, torch_settings
+from ipygpumem.features.fit.global_state import process_settings, random_state, torch_settings
 from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.replaced_objects import unused_tensors
 from ipygpumem.features.fit.saved_tensors import SavedTensors, restore_each
@@ -82,11 +83,13 @@ class SavedState:
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, attributes(instance), type(instance)) for instance in objects.instances]
         self._variables = [
-            (variables, dict(variables), objects.names[id(variables)]) for variables in objects.namespaces
+            (variables, dict(named_values(variables)), objects.names[id(variables)]) for variables in objects.namespaces
         ]
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
-        self._environment = dict(os.environ) if objects.uses("environ") else None
+        self._files = [(file, state) for file in objects.files if (state := file_state(file)) is not None]
+        self._caches = [(function, function.cache_info()) for function in objects.caches]
+        self._process = process_settings(objects.uses)
 
     def replaced_tensors(self) -> list[Any]:
         """Return the tensors that the step has replaced and to which only this object refers."""
@@ -143,26 +146,32 @@ class SavedState:
             if added_count > 0 and name and is_exactly(container, (list, collections.deque)):
                 notes.append(f"{name} grew by {many(added_count, 'item')}, which were removed.")
         torch = self._torch
-        if self._environment is not None:
-            notes += restore_each(restore_environment, [(self._environment,)])
         torch.clear_autocast_cache()  # contains copies of parameters
-        notes += restore_each(lambda restore: restore(), [(restore,) for restore in self._global])
+        notes += restore_each(lambda restore: restore(), [(restore,) for restore in (*self._process, *self._global)])
         notes += restore_each(restore_names, self._variables)
         notes += restore_each(restore_cell, self._cells)
         notes += restore_each(restore_attributes, self._attributes)
         notes += restore_each(restore_items, [(container, items) for _, container, items in self._items])
         notes += restore_each(restore_array, self._arrays)
-        if not self._saves_contents:
-            notes += self._notes_without_contents()
+        notes += restore_each(restore_file, self._files)
+        notes += self._restore_caches()
+        if not self._saves_contents and (resized := self._tensors.resized()):
+            notes.append(f"The step resized {many(resized, 'storage')}, which is not undone.")
         with _without_modes(torch), torch.no_grad():
             return notes + self._tensors.restore()
 
-    def _notes_without_contents(self) -> list[str]:
-        for function in self.objects.caches:
-            if any(map(_contains_fake_tensor, cached_values(function))):
+    def _restore_caches(self) -> list[str]:
+        """Clear caches that were empty, and return a sentence about each other cache to which results were added."""
+        notes = []
+        for function, before in self._caches:
+            added = function.cache_info().misses - before.misses
+            fake = not self._saves_contents and any(map(_contains_fake_tensor, cached_values(function)))
+            if fake or (added > 0 and not before.currsize):
                 function.cache_clear()
-        resized = self._tensors.resized()
-        return [f"The step resized {many(resized, 'storage')}, which is not undone."] if resized else []
+            elif added > 0:
+                name = getattr(function, "__name__", "a function")
+                notes.append(f"The step added {many(added, 'result')} to the cache of {name}, which is not undone.")
+        return notes
 
     def _check_host_memory(self, needed_bytes: int) -> None:
         available = read_host(available=True).available

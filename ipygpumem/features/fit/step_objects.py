@@ -11,6 +11,7 @@ import array
 import collections
 import functools
 import gc
+import io
 import itertools
 import re
 import sys
@@ -28,7 +29,7 @@ from ipygpumem.core.introspection import (
     mro,
     type_dict,
 )
-from ipygpumem.features.fit.containers import attributes, items_of
+from ipygpumem.features.fit.containers import attributes, items_of, named_values
 from ipygpumem.features.fit.references import (
     base_of_view,
     cell_contents,
@@ -51,6 +52,8 @@ from ipygpumem.features.fit.user_code import (
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
+_FILE = io.IOBase.__bases__[0]
+"""Base class of all file objects, which are iterators, too."""
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
 _BY_STRING = {"__dict__", "attrgetter", "eval", "exec", "getattr", "globals", "setattr", "vars"}
@@ -77,6 +80,7 @@ class StepObjects:
         iterators: Iterators and queues with their names.
         optimizers: Instances of ``torch.optim.Optimizer``.
         caches: Functions with a cache, as decorated by ``functools.lru_cache``.
+        files: File objects, including those in memory.
     """
 
     def __init__(self, torch: Any, roots: Mapping[str, Any]) -> None:
@@ -93,6 +97,7 @@ class StepObjects:
         self.iterators: list[tuple[str, Any]] = []
         self.optimizers: list[Any] = []
         self.caches: list[Any] = []
+        self.files: list[Any] = []
         self._seen: dict[int, Any] = {}
         self._pending = [*roots.items(), *(("", container) for container in global_containers())]
         while self._pending:
@@ -124,7 +129,6 @@ class StepObjects:
             self._push(name, referents(value))
             self.caches += [value] if issubclass(kind, functools._lru_cache_wrapper) else []
         elif is_iterator(kind):
-            self.iterators.append((name, value))
             self._visit_iterator(name, value)
         elif issubclass(kind, _CONTAINERS):
             self.containers.append((name, value))
@@ -162,6 +166,10 @@ class StepObjects:
         return True
 
     def _visit_iterator(self, name: str, value: Any) -> None:
+        if is_instance(value, _FILE):
+            self.files.append(value)
+            return
+        self.iterators.append((name, value))
         self._push(name, queued_items(value))
         frame = attempt(lambda: value.gi_frame)
         if type(frame) is types.FrameType:
@@ -176,7 +184,7 @@ class StepObjects:
     def _visit_items(self, name: str, value: Any) -> None:
         if isinstance(value, dict):
             items = dict.items(value)
-            self._pending += [(key if isinstance(key, str) else name, item) for key, item in items]
+            self._pending += [(key if type(key) is str else name, item) for key, item in items]
             self._push(name, [key for key in dict.keys(value) if not issubclass(type(key), _ATOMIC)])
         elif not isinstance(value, bytearray | array.array):
             self._push(name, [item for item in items_of(value) if not issubclass(type(item), _ATOMIC)])
@@ -234,7 +242,7 @@ class StepObjects:
             if any(namespace is visited_namespace for visited_namespace in visited):
                 continue
             visited.append(namespace)
-            for name in names & namespace.keys():
+            for name in names & dict(named_values(namespace)).keys():
                 if is_user_module(namespace[name]):
                     pending.append(vars(namespace[name]))
                 else:

@@ -14,6 +14,10 @@ _PACKAGES = ("accelerate", "lightning", "peft", "pytorch_lightning", "torch", "t
 """Libraries whose objects are searched although their classes may have no ``state_dict``."""
 _STANDARD = {
     "argparse.Namespace",
+    "asyncio.locks.Event",
+    "asyncio.queues.LifoQueue",
+    "asyncio.queues.PriorityQueue",
+    "asyncio.queues.Queue",
     "collections.ChainMap",
     "collections.UserDict",
     "collections.UserList",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import array
+import asyncio
 import collections
 import contextlib
 import contextvars
 import copy
 import functools
 import gc
+import io
 import itertools
+import logging
 import multiprocessing
 import os
 import pickle
@@ -20,6 +23,7 @@ import signal
 import sys
 import threading
 import types
+import warnings
 import weakref
 
 import numpy as np
@@ -247,6 +251,130 @@ def test_hooks_and_state_of_the_process(allocations, monkeypatch):
     assert not accelerate.GradientState._shared_state
     assert not (layer.weight._backward_hooks or layer.weight._post_accumulate_grad_hooks)
     assert not (module._global_forward_hooks or optimizer_module._global_optimizer_post_hooks)
+
+
+def test_files_and_settings_of_the_process(allocations, tmp_path, monkeypatch):
+    """Files in memory, positions of files that are read, the directory, filters of warnings, and loggers."""
+    (tmp_path / "data.txt").write_text("1\n2\n3\n")
+    monkeypatch.chdir(tmp_path)
+    text, data, closed = io.StringIO("old", newline="\r\n"), io.BytesIO(b"old"), io.BytesIO()
+    text.seek(0, io.SEEK_END)
+    text.write("\n")
+    data.seek(1)
+    logger, handler = logging.getLogger("ipygpumem.tests.fit"), logging.NullHandler()
+    logger.addHandler(logging.NullHandler())
+    handlers, filters = list(logger.handlers), list(warnings.filters)
+    waiting = asyncio.Queue()
+    waiting.put_nowait("old")
+    waiting.get_nowait()
+
+    def step(batch):
+        torch.zeros(batch, 1 << 16)
+        text.write("new\n")
+        data.write(b"0123456789")
+        closed.close()
+        lines.readline()
+        os.chdir("/")
+        warnings.filterwarnings("error", "never shown")
+        logger.setLevel(logging.ERROR)
+        logger.addHandler(handler)
+        waiting.put_nowait(batch)
+
+    with open("data.txt", encoding="utf-8") as lines:  # noqa: PTH123
+        lines.readline()
+        result = ipygpumem.fit(step, range(1, 17))
+        assert lines.readline() == "2\n"
+    assert not result.refusal
+    assert (text.getvalue(), text.tell()) == ("old\r\n", 5)
+    assert text.write("\n") and text.getvalue() == "old\r\n\r\n"
+    assert (data.getvalue(), data.tell()) == (b"old", 1)
+    assert os.getcwd() == str(tmp_path)  # noqa: PTH109
+    assert (logger.level, logger.handlers, warnings.filters) == (logging.NOTSET, handlers, filters)
+    assert waiting.empty() and waiting._unfinished_tasks == 1 and not waiting._finished.is_set()
+    assert result.notes == (
+        "_queue grew by 6 items, which were removed.",
+        "1 object could not be restored (the first: BytesIO, ValueError: I/O operation on closed file.).",
+    )
+
+
+def test_caches(allocations):
+    """Empty caches are cleared. What was added to other caches is listed."""
+
+    @functools.lru_cache
+    def used(batch):
+        return torch.zeros(batch)
+
+    @functools.cache
+    def unused(batch):
+        return torch.zeros(batch)
+
+    used(1000)
+
+    def step(batch):
+        torch.zeros(batch, 1 << 16)
+        used(batch)
+        unused(batch)
+        used(1000)
+
+    result = ipygpumem.fit(step, range(1, 17))
+    assert (used.cache_info().currsize, unused.cache_info().currsize) == (1 + len({p.size for p in result.probes}), 0)
+    (note,) = result.notes
+    assert note.startswith("The step added ") and note.endswith(" results to the cache of used, which is not undone.")
+
+
+def test_order_of_attributes(allocations):
+    options, counter = types.SimpleNamespace(first=1, second=2, third=3), Counter()
+
+    def step(batch):
+        torch.zeros(batch, 1 << 16)
+        del options.first
+        options.first = counter.count = 4
+
+    assert not ipygpumem.fit(step, range(1, 17)).refusal
+    assert list(vars(options).items()) == [("first", 1), ("second", 2), ("third", 3)]
+    assert counter.count == 0
+
+
+class OddName(str):
+    """A name whose methods raise an exception."""
+
+    __slots__ = ()
+    __format__ = __str__ = startswith = __bool__ = __getitem__ = lambda *_: 1 // 0
+
+    def __hash__(self):
+        if OddName.raises:
+            raise RuntimeError("hash")
+        return 1
+
+    def __eq__(self, other):
+        raise RuntimeError("comparison")
+
+
+OddName.raises = False
+
+
+@pytest.mark.parametrize("dry", [{}, {"dry": True, "device": "24 GiB"}], ids=["run", "dry"])
+def test_names_whose_methods_raise_an_exception(allocations, monkeypatch, dry):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4)))
+    options = types.SimpleNamespace(model=model)
+    vars(options)[OddName("odd")] = globals()[OddName("odd")] = {OddName("key"): torch.ones(4)}
+    monkeypatch.setattr(OddName, "raises", True)
+
+    def step(batch):
+        globals().get("unknown")
+        options.steps = batch
+        options.model(torch.zeros(batch << 12, 64)).sum().backward()
+
+    try:
+        result = ipygpumem.fit(step, range(1, 17), **dry)
+        assert not result.refusal
+        assert result.advice().changes
+    finally:
+        OddName.raises = False
+        items = [item for item in globals().items() if type(item[0]) is str]
+        globals().clear()
+        globals().update(items)
+    assert not hasattr(options, "steps")
 
 
 class Proxy:

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from ipygpumem.core.introspection import attempt, instance_dict, is_instance
+from ipygpumem.features.fit.containers import named_values
 
 _CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
 _LISTS = ("ModuleList", "Sequential")
@@ -60,10 +61,10 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
     children = {id(child) for module in modules for child in module._modules.values()}
     name_by_id: dict[int, str] = {}
     for value in instances:
-        for name, item in (instance_dict(value) or {}).items():
-            name_by_id.setdefault(id(item), f"self.{name}")
+        for attribute, item in named_values(instance_dict(value) or {}):
+            name_by_id.setdefault(id(item), f"self.{attribute}")
     for variables in namespaces:
-        name_by_id |= {id(item): name for name, item in variables.items() if not name.startswith("_")}
+        name_by_id |= {id(item): key for key, item in named_values(variables) if not key.startswith("_")}
     result: dict[int, ModelBlock] = {}
     for root in modules:
         if id(root) not in children:

@@ -13,6 +13,7 @@ import numpy as np
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.introspection import is_exactly, is_instance
 from ipygpumem.features.fit.advice.blocks import find_blocks
+from ipygpumem.features.fit.containers import named_values
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks
@@ -156,11 +157,11 @@ class StepObservations:
         find, tensors = self.observer().storage_ids, self._objects.tensors
         used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []
-        for name, value in [item for variables in self._objects.namespaces for item in variables.items()]:
+        for name, value in [item for variables in self._objects.namespaces for item in named_values(variables)]:
             items = value if is_exactly(value, (list, tuple)) else value.values() if type(value) is dict else (value,)
             tensor_class = self._runner.torch.Tensor
             own = [item for item in items if is_instance(item, tensor_class)] if len(items) < _MAX_ITEMS else ()
-            places = set(find(own)) - used if own and name[0] != "_" and name != "Out" else ()
+            places = set(find(own)) - used if own and name[:1] != "_" and name != "Out" else ()
             if places:
                 result.append((name, np.flatnonzero(np.isin(ids, [*places]))))
         return tuple(result)
