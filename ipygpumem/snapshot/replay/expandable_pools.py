@@ -133,7 +133,7 @@ def _released(place: Ints, events: Ints, size: Ints, change: Ints, factor: int) 
 
 
 def _completed(pools: NDArray[Any], rows: Ints, inferred: Ints) -> Ints:
-    """Return pools in which the unknown pools of some rows are replaced."""
+    """Return a copy of ``pools`` in which -1 is replaced by the inferred pool in the given rows."""
     result = pools.astype(np.int64)
     result[rows] = np.where(result[rows] < 0, inferred, result[rows])
     return result

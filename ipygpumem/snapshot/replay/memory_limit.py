@@ -1,4 +1,4 @@
-"""The memory that was available to PyTorch, as far as a recording contains it."""
+"""The memory that was available to PyTorch, if a recording determines it."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ class Replay:
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
         allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``.
-        failure: The first request that failed although it was served in the recording, which ends the replay, or the
-            last recorded out-of-memory error, if it would occur with these settings, too; otherwise None. After earlier
-            out-of-memory errors, the program continued.
+        failure: The request at which the replay ended, because it failed although the recording served it. If there is
+            none, the last recorded out-of-memory error if it also occurs with these settings; otherwise None. The
+            program continued after earlier out-of-memory errors.
         served: Events of recorded out-of-memory errors that would not have occurred. The memory of these requests is
             in use only at this event.
         retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
@@ -152,7 +152,7 @@ class Replay:
 
         ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
 
-        Longer recordings than ``is_short`` are replayed for one of the possible orders of addresses only.
+        If ``is_short`` is False, only one of the possible orders of addresses is replayed.
         """
         capacity = parse_size(capacity)
         if capacity < self._lowest_capacity:

@@ -60,10 +60,10 @@ class ReplayRun:
         allocator: The allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
-        failure: The first request that failed although it was served in the recording, which ends the replay, or the
-            last recorded out-of-memory error, if its request fails again. The program continued after earlier errors.
+        failure: The request at which the replay ended, because it failed although the recording served it. If there is
+            none, the last recorded out-of-memory error if its request failed again; otherwise None.
         served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
-            The block is freed right after this event, because the further use of the memory is unknown.
+            The block is freed right after this event, because it is unknown how the program would have used it.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -99,7 +99,7 @@ class ReplayRun:
 
         ``only_last``: Whether to omit the blocks of all but the last recorded out-of-memory error.
 
-        After a failure that ended the replay, it remains the same.
+        After a failure that ended the replay, the size is constant.
         """
         values = self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
         for event, (_, size) in self.served.items():

@@ -54,9 +54,8 @@ def verify(recording: Recording) -> Verification:
     wrong = np.flatnonzero(addresses != allocations.address)
     if len(wrong):
         row = wrong[np.argmin(allocations.start[wrong])]
-        differences.append(
-            (int(allocations.start[row]), f"an allocation of {size(int(allocations.size[row]))} is at another address")
-        )
+        amount = size(int(allocations.size[row]))
+        differences.append((int(allocations.start[row]), f"an allocation of {amount} has a different address"))
     recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
     for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:
@@ -163,7 +162,7 @@ def grade_of_replay(
     if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
         reasons.append("the file does not contain the pool of the failed request, which may be a private one")
     if any(not isinstance(item, int) and not item.retry for item in recording.special):
-        reasons.append("calls of torch.cuda.empty_cache() that freed no memory are not recorded")
+        reasons.append("calls to torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:
         return "approximate", "; ".join(reasons)
     if settings.expandable:

@@ -496,7 +496,7 @@ def test_empty_cache_before_a_request(line, limit, retry):
     snapshot = Snapshot.load({"segments": [segment], "device_traces": [events], **limits})
     assert [item.retry for item in Recording(snapshot, 0).special] == [retry]
     replay = snapshot.replay("expandable_segments:True")  # further calls may have freed no memory
-    unknown = "calls of torch.cuda.empty_cache() that freed no memory are not recorded"
+    unknown = "calls to torch.cuda.empty_cache() that freed no memory are not recorded"
     assert (replay.grade, replay.reason) == (("exact", "") if retry else ("approximate", unknown))
 
 
