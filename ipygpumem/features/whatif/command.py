@@ -75,11 +75,16 @@ WHATIF = Command(
             accepts_many=True,
             type=_settings,
         ),
-        Option(("--capacity",), "SIZE", "show which settings fit into this memory, such as 24GiB", type=byte_count),
+        Option(
+            ("--capacity",),
+            "SIZE",
+            "show with which settings the run fits into this memory, such as 24GiB",
+            type=byte_count,
+        ),
         Option(
             ("--device",),
             "N",
-            "device index (default: the device that ran out of memory, else the highest peak)",
+            "device index (default: the device that ran out of memory, otherwise the one with the highest peak)",
             type=_index,
         ),
         HELP,

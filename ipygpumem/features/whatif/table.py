@@ -14,7 +14,7 @@ _MAX_LINES, _MAX_NAMES = 5, 3
 def comparison_table(result: SettingsComparison) -> Table:
     """Return a table of the recorded settings and the alternatives, from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
-    header = ["reserved peak", "change", "fits from", *within]
+    header = ["reserved peak", "change", "smallest limit", *within]
     if result.reached_limit:
         header.remove("change")
     rows = [_row(result, result.recorded, "as recorded")]
@@ -27,14 +27,14 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
     rows = [
         TableRow(
             line.label,
-            (_mib(line.own_segments), _mib(line.free), _mib(line.bytes), f"{line.count:,}"),
+            (_mib(line.exclusive_segments), _mib(line.free), _mib(line.bytes), f"{line.count:,}"),
             1,
             note=f"held by {', '.join(line.variables[:_MAX_NAMES])}" if line.variables else "",
         )
         for line in blockers.lines[:_MAX_LINES]
     ]
     title = f"{'partly used segments' if rows else 'memory'} when {size(blockers.size)} was requested"
-    header = ("own segments", "free in segments", "in use", "blocks") if rows else ()
+    header = ("exclusive segments", "free in segments", "in use", "blocks") if rows else ()
     return Table(f"{title} (event {blockers.event:,})", header, tuple(rows), tuple(_blocker_notes(blockers)))
 
 
@@ -42,7 +42,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     blocks = f"in blocks of at most {size(blockers.largest)}"
     notes = []
     if blockers.reserved is not None:
-        notes.append(f"The request was served from new memory; the reserved memory rose to {_mib(blockers.reserved)}.")
+        notes.append(f"PyTorch reserved new memory for the request; reserved memory rose to {_mib(blockers.reserved)}.")
     if blockers.segments:
         free = f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}"
         notes.append(f"{free}, {blocks}.")
@@ -98,7 +98,7 @@ def _notes(result: SettingsComparison) -> list[str]:
     if result.reached_limit and not result.failed:
         notes.append(
             "Memory ran short while recording: PyTorch freed cached segments in order to serve requests. Other reserved"
-            ' peaks are those without a limit; compare the column "fits from".'
+            ' peaks are those without a limit; compare the column "smallest limit".'
         )
     if result.limit is not None and any(item.collects for item in result.alternatives) and not _has_fraction(result):
         notes.append(
@@ -113,18 +113,18 @@ def _notes(result: SettingsComparison) -> list[str]:
 
 
 def _has_fraction(result: SettingsComparison) -> bool:
-    """Return whether the program had set the limit by ``set_per_process_memory_fraction``."""
+    """Return whether the program had set the limit with ``set_per_process_memory_fraction``."""
     recording = result.verification.recording
     return recording.by_fraction and result.limit == recording.limit
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
-    """Return a note if a larger limit than "fits from" is not sufficient in one of the first rows."""
+    """Return a note if a limit larger than the smallest one is not sufficient in one of the first rows."""
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}
     listed = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
-    return [f'Some limits larger than "fits from" are not enough: {"; ".join(listed)}.'] if listed else []
+    return [f'Some limits larger than "smallest limit" are not enough: {"; ".join(listed)}.'] if listed else []
 
 
 def _recommendation(result: SettingsComparison) -> str:
@@ -140,7 +140,7 @@ def _recommendation(result: SettingsComparison) -> str:
         setting += version_note(recommended.settings, version)
         if recommended.collects and result.limit is not None and not _has_fraction(result):
             limit = size(result.limit[0])
-            setting += f", and limit the memory to {limit} by torch.cuda.set_per_process_memory_fraction"
+            setting += f", and limit the memory to {limit} with torch.cuda.set_per_process_memory_fraction"
         return f"Recommendation: {setting}."
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
         addresses = any(None in item.fits_bounds for item in result.alternatives)
@@ -159,8 +159,8 @@ def _missing_recommendation(result: SettingsComparison) -> str:
         return "No recommendation: the savings are below 5% of the reserved memory or below this difference."
     if reserved is not None and reserved.bytes[0] >= reserved.bytes.max():
         return (
-            "No recommendation: reserved memory did not grow while recording, so the recording does not contain what"
-            " filled it. Start the recording at the beginning of the program."
+            "No recommendation: reserved memory did not grow while recording, so the recording does not contain the"
+            " allocations that filled it. Start the recording at the beginning of the program."
         )
     effect = "saves 5% or more of the reserved memory" if result.alternatives else "has an effect on the requests"
     if result.alternatives and result.reached_limit:

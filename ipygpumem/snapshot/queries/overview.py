@@ -89,7 +89,7 @@ def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
         return []
     sizes = block_sizes(snapshot, timeline.device, _MAX_SECONDS)
-    # if no segment was allocated, the recording does not contain what filled the segments
+    # if no segment was allocated, the recording does not contain the allocations that filled the segments
     if sizes is None or timeline.reserved is None or reserved <= timeline.reserved.bytes[0]:
         return []
     unused = reserved - int(timeline.allocations.in_use(sizes, len(timeline.trace)).max())

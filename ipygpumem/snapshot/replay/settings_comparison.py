@@ -94,8 +94,8 @@ class SettingsComparison:
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
-        blockers: The blocks in use that kept the last request that failed from being served or, if no request failed,
-            those because of which reserved memory reached its peak. None if at least 95% of the reserved memory was in
+        blockers: The blocks in use that prevented the last failed request from being served or, if no request failed,
+            those that caused reserved memory to reach its peak. None if at least 95% of the reserved memory was in
             use, or if the replay does not reproduce the recording.
     """
 

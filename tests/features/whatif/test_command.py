@@ -26,7 +26,7 @@ def test_table(capsys):
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert status == 0
     assert lines[1:5] == [
-        "reserved peak fits from within 1,716 to 1,740 MiB",
+        "reserved peak smallest limit within 1,716 to 1,740 MiB",
         "as recorded 1,716 MiB 1,740 MiB out of memory",
         "expandable_segments:True 1,700 MiB 1,656 MiB yes",
         "max_split_size_mb:32 1,788 MiB 1,748 MiB out of memory",
@@ -42,7 +42,7 @@ def test_fragmentation_at_the_peak(capsys):
     """Blocks that are as large as the request are not listed as blocks to free."""
     _, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--set", "expandable_segments:True")
     assert output.endswith(
-        "The request was served from new memory; the reserved memory rose to 1,936 MiB.\n"
+        "PyTorch reserved new memory for the request; reserved memory rose to 1,936 MiB.\n"
         "50.0 MiB was free in 17 partly used segments, in blocks of at most 15.0 MiB.\n"
         "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or "
         "torch.cuda.empty_cache() is called.\n"
@@ -55,7 +55,7 @@ def test_default_settings(capsys):
     _, output, _ = shell(capsys, file, "--set", "", "--set", "max_split_size_mb:512")
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert lines[1:4] == [
-        "reserved peak fits from within 1,146 to 1,154 MiB",
+        "reserved peak smallest limit within 1,146 to 1,154 MiB",
         "as recorded 1,146 MiB 1,120 MiB yes",
         "default settings 2,588 MiB 1,160 MiB out of memory",
     ]
@@ -107,7 +107,7 @@ def test_larger_limits_that_fail(capsys):
     """Garbage collection frees segments at other times."""
     file = str(DATA / "collection.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "", "--capacity", "24GiB")
-    note = '\nSome limits larger than "fits from" are not enough: default settings (up to 1,174 MiB).\n'
+    note = '\nSome limits larger than "smallest limit" are not enough: default settings (up to 1,174 MiB).\n'
     assert " 1,160 MiB " in output.splitlines()[3]
     assert note in output
 
@@ -119,7 +119,7 @@ def test_garbage_collection_requires_a_limit(capsys):
     assert " ".join(output.splitlines()[3].split()).startswith(f"{setting} 2,206 to 2,234 MiB -12% ")
     limit = "torch.cuda.set_per_process_memory_fraction"
     assert f"\ngarbage_collection_threshold has no effect unless {limit} limits the memory: " in output
-    assert f"and limit the memory to 2.5 GiB by {limit}.\n" in output
+    assert f"and limit the memory to 2.5 GiB with {limit}.\n" in output
     file = str(DATA / "variable_lengths_oom.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "garbage_collection_threshold:0.6")
     assert "has no effect unless" not in output, "a limit of the program was reached"
@@ -135,7 +135,7 @@ def test_no_table_without_partly_used_segments(capsys):
     lines = output.splitlines()
     assert lines[lines.index("") + 1 :][:2] == [
         "memory when 96.0 MiB was requested (event 1,713)",
-        "The request was served from new memory; the reserved memory rose to 1,206 MiB.",
+        "PyTorch reserved new memory for the request; reserved memory rose to 1,206 MiB.",
     ]
     assert "grow by up to 25%, would have lowered" in lines[-1]
     assert not blockers_table(compare_settings(files.snapshot("cuda_graphs"), settings=[""]).blockers).header

@@ -614,7 +614,7 @@ def test_blockers_of_an_out_of_memory_error():
     found = compare_settings(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
     assert (found.partly_used + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
-    assert [line.own_segments // MIB for line in found.lines[:3]] == [180, 180, 100]
+    assert [line.exclusive_segments // MIB for line in found.lines[:3]] == [180, 180, 100]
     smallest = found.smallest
     assert (smallest.bytes, len(smallest.rows), smallest.segments) == (int(14.484375 * MIB), 16, 4)
     assert not smallest.contiguous

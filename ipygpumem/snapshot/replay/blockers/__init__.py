@@ -1,1 +1,1 @@
-"""Blocks in use that keep memory from being freed, and changes of the program that avoid this."""
+"""Blocks in use that keep memory from being freed, and changes to the program that avoid this."""

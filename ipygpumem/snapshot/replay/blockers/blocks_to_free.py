@@ -91,7 +91,7 @@ def smallest_set(result: ReplayRun, segments: Sequence[Segment], serving: int, r
 def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> Iterator[BlocksToFree]:
     """Yield sets of blocks of expandable segments without which enough memory can be unmapped.
 
-    If the allocator serves the request at another address than assumed, it may need one page more.
+    If the allocator serves the request at a different address than assumed, it may need one additional page.
     """
     recording, allocator = result.recording, result.allocator
     if recording.trace.action[result.end - 1] != Action.OOM:
@@ -136,7 +136,7 @@ def _contiguous(result: ReplayRun, segments: Sequence[Segment], rounded: int) ->
         starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
         ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
         last = used = 0
-        for first, begin in enumerate(ends):  # the part begins behind a block that stays
+        for first, begin in enumerate(ends):  # the part begins after a block that is kept
             while last < len(rows) and starts[last] - begin < rounded:
                 used += result.sizes[rows[last]]
                 last += 1
@@ -149,7 +149,7 @@ def _contiguous(result: ReplayRun, segments: Sequence[Segment], rounded: int) ->
 
 
 def _whole_segments(result: ReplayRun, segments: Sequence[Segment], needed: int) -> BlocksToFree | None:
-    """Return the blocks of the segments that together have the needed size and the fewest bytes in use."""
+    """Return the blocks of the segments that together have the required size and the fewest bytes in use."""
     units = -(-needed // _UNIT)
     largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))
     if not 0 < units <= largest:

@@ -28,7 +28,7 @@ class BlockingLine(PlainData):
 
     Attributes:
         label: The line, as in `Group`.
-        own_segments: Total size of the segments in which only blocks of this line are in use.
+        exclusive_segments: Total size of the segments in which only blocks of this line are in use.
         free: Free memory in all segments that contain blocks of this line.
         bytes: Total size of the blocks.
         count: Number of blocks.
@@ -36,7 +36,7 @@ class BlockingLine(PlainData):
     """
 
     label: str
-    own_segments: int
+    exclusive_segments: int
     free: int
     bytes: int
     count: int
@@ -57,7 +57,7 @@ class SegmentBlockers(PlainData):
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of the segments to which ``partly_used`` refers.
         largest: Size of the largest free block in these segments.
-        lines: Lines of code whose blocks are in these segments, ordered by ``own_segments`` and then by ``free``.
+        lines: Lines of code whose blocks are in these segments, ordered by ``exclusive_segments`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
         changes: Changes to the program with which the request would have succeeded, or with which the peak of reserved
             memory would have been lower.
@@ -171,8 +171,10 @@ def _lines(
             table[number, 0] += segment.size if len(set(present)) == 1 else 0
     known, addresses = snapshot.own.variables, recording.allocations.address
     lines = []
-    for label, (own_segments, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
+    for label, (exclusive_segments, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
         keys = (block_key(recording.device, int(addresses[row])) for row in rows_of[label])
         names = dict.fromkeys(known.get(key, "") for key in keys)
-        lines.append(BlockingLine(label, own_segments, free, nbytes, count, tuple(name for name in names if name)))
-    return tuple(sorted(lines, key=lambda line: (-line.own_segments, -line.free, line.label))), rows_of
+        lines.append(
+            BlockingLine(label, exclusive_segments, free, nbytes, count, tuple(name for name in names if name))
+        )
+    return tuple(sorted(lines, key=lambda line: (-line.exclusive_segments, -line.free, line.label))), rows_of
