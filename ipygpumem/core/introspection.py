@@ -11,6 +11,7 @@ import functools
 import gc
 import inspect
 import operator
+import os
 import re
 import sys
 import sysconfig
@@ -198,15 +199,33 @@ _LIBRARY_FOLDERS = tuple(
 )
 
 
+@functools.lru_cache(maxsize=4)
+def _installation_folders(paths: tuple[Any, ...], user_folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders among ``sys.path`` into which packages were installed, as with ``pip install --target``."""
+    folders = []
+    for path in paths:
+        if type(path) is str and path and path not in user_folders:
+            with contextlib.suppress(OSError):
+                if any(entry.name.endswith(".dist-info") for entry in Path(path).iterdir()):
+                    folders.append(f"{path.rstrip(os.sep)}{os.sep}")
+    return tuple(folders)
+
+
 def frame_label(file: str, line: int, function: str) -> str:
     """Format a frame, for example as ``train.py:12 step``."""
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
 @functools.cache
+@functools.lru_cache(maxsize=4096)  # there are many stacks with few files
 def is_library_file(file: str) -> bool:
     """Return whether a file belongs to Python or an installed package rather than to the user."""
-    return file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file
+    if file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file:
+        return True
+    main_file = vars(sys.modules["__main__"]).get("__file__") or ""
+    # packages may also be installed next to the user's own files
+    user_folders = attempt(lambda: (str(Path.cwd()), str(Path(main_file).parent))) or ()
+    return file.startswith(_installation_folders(tuple(sys.path), user_folders))
 
 
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ipygpumem.core.introspection import frame_label, user_frame
+import sys
+
+from ipygpumem.core.introspection import frame_label, is_library_file, user_frame
 
 
 def test_innermost_frame_of_user_code():
@@ -15,3 +17,20 @@ def test_innermost_frame_of_user_code():
 def test_frame_label():
     assert frame_label("/home/me/train.py", 12, "step") == "train.py:12 step"
     assert frame_label("train.py", 12, "") == "train.py:12"
+
+
+def test_packages_in_other_folders_are_libraries(tmp_path, monkeypatch):
+    """``pip install --target FOLDER`` installs packages into a folder that does not have a special name."""
+    installed, own, working = (tmp_path / name for name in ("installed", "own", "working"))
+    for folder in (installed, own, working):
+        folder.mkdir()
+        monkeypatch.syspath_prepend(folder)
+    (installed / "package-1.0.dist-info").mkdir()
+    (working / "package-1.0.dist-info").mkdir()
+    monkeypatch.chdir(working)
+    assert is_library_file(str(installed / "package" / "module.py"))
+    assert not is_library_file(str(own / "package" / "module.py"))
+    assert not is_library_file(str(tmp_path / "installed_too" / "module.py"))
+    assert not is_library_file(str(working / "package" / "module.py"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(installed / "train.py"), raising=False)
+    assert not is_library_file(str(installed / "package" / "step.py"))

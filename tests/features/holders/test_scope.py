@@ -300,6 +300,13 @@ def test_heap_is_searched_for_autograd_graph_of_unknown_tensor(fake_gpu, library
     assert heap_searches == [1]
 
 
+def test_results_of_earlier_searches_are_not_searched(fake_gpu):
+    variables = {"x": ones(100 * MIB), "small": [ones(1000) for _ in range(50)]}
+    objects = find(variables).objects
+    variables["results"] = [find(variables) for _ in range(3)]
+    assert objects < find(variables).objects < objects + 20
+
+
 def test_workspace_and_private_pools_do_not_cause_a_search(fake_gpu, library, heap_searches):
     import ipygpumem
 
