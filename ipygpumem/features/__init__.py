@@ -1,1 +1,1 @@
-"""Capabilities of the package, one folder each."""
+"""Features of the package, with a subpackage for each."""

@@ -1,4 +1,4 @@
-"""Code on an ipyparallel engine. Each report is sent before the execution reply: it survives a crash of the engine."""
+"""Code on an ipyparallel engine. Reports are sent before the execution reply and survive a crash of the engine."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile code into ``(body, last)``; ``last`` is the final expression or None. ``UsageError`` if invalid."""
+    """Compile code into ``(body, last)``; ``last`` is the final expression or None. May raise ``UsageError``."""
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
@@ -77,7 +77,7 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of functions, except those that ``text`` defines; `OptionError` for other objects."""
+    """Return the source regions of functions not defined in ``text``. Raises `OptionError` for other objects."""
     from ipygpumem.features.lines.source_code import SourceCode, code_object, function_region, resolve_name
 
     texts = SourceCode(notebook_sources())

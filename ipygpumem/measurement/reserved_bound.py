@@ -39,7 +39,7 @@ class CounterReading:
 
     @property
     def origin(self) -> int:
-        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. Changes when these counters are reset."""
+        """Reserved memory in bytes when ``allocated`` and ``freed`` were 0. A reset of the counters changes it."""
         return self.reserved - self.allocated + self.freed
 
 

@@ -84,7 +84,7 @@ class Runtime:
         return self.baseline
 
     def preload(self, mode: Literal["kernels", "context", "off"] = "kernels", *, reset_peaks: bool = True) -> Baseline:
-        """Initialize CUDA, run the first kernels and take the baseline. If this fails, its ``note`` says why."""
+        """Initialize CUDA, run the first kernels and take the baseline. On failure, its ``note`` states the reason."""
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
         problem = pytorch.problem(load=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Snapshot(EventRangeQueries):
     """A memory snapshot, created by `load`.
 
-    Events are identified by their index in the trace of a device. -1 stands for the time before the first event. Sizes
+    Events are identified by their index in the trace of a device. -1 represents the time before the first event. Sizes
     are *requested* sizes in bytes unless stated otherwise, as in PyTorch's memory viewer, because a file contains
     rounded sizes only for the blocks that are alive at the end. `SnapshotData` describes the attributes.
     """

@@ -103,8 +103,8 @@ class DeviceMonitor:
     ) -> Reading:
         """Read all counters. No exception is raised: a value that cannot be read is None, and the reading states why.
 
-        ``available`` includes the available host memory, and ``busy`` checks for pending work on each device.
-        ``read_allocator`` reads the allocator counters of a device with a context.
+        If ``available`` is true, the result includes the available host memory; if ``busy`` is true, it states whether
+        each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}

@@ -47,7 +47,7 @@ _new_memory: Any = functools.partial(tuple.__new__, DeviceMemory)  # three times
 
 
 class Nvml:
-    """NVML, initialized. Its constructor and methods raise `NvmlError` on failure unless documented otherwise."""
+    """Interface to NVML. The constructor and the methods raise `NvmlError` unless documented otherwise."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():

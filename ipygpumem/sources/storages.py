@@ -51,7 +51,7 @@ _new_location: Any = functools.partial(tuple.__new__, StorageLocation)  # three 
 
 
 class StorageInspector:
-    """Recognition of tensors, storages, modules and optimizers by type, and safe access to attributes of tensors."""
+    """Recognizes tensors, storages, modules and optimizers by type, and safely reads attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -40,7 +40,7 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
 
 
 def _check_end(statement: str) -> None:
-    """Raise `OptionError` if options follow the statement. They would be Python code: ``--dry`` is ``-(-dry)``."""
+    """Raise `OptionError` if options follow the statement, because ``--dry`` would be the expression ``-(-dry)``."""
     end = statement.rpartition(")")[2].strip()
     words = end.split()
     flags = {flag for option in FIT.options for flag in option.flags}

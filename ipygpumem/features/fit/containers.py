@@ -81,7 +81,7 @@ def restore_items(container: Any, items: list[Any]) -> None:
 def file_state(file: Any) -> Any:
     """Return the content and the position of a file in memory, or the position of a file that is only read.
 
-    None if the file is closed or another file, whose state cannot be restored.
+    Return None if the file is closed or is of another kind, whose state cannot be restored.
     """
     base = next((base for base in (io.BytesIO, io.StringIO) if issubclass(type(file), base)), None)
     if base is not None:

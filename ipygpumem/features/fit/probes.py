@@ -42,7 +42,7 @@ _CYCLES_SHARE = 0.02  # smallest share of the peak that is reported if it is fre
 
 
 class FitError(Exception):
-    """The memory usage of the step cannot be predicted. The message contains the reason."""
+    """Raised if the memory usage of a step cannot be predicted. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class StepRunner:
     def limit(self, index: int, total: int | str | None) -> int:
         """Return the memory that PyTorch can use on a device.
 
-        If ``total`` is the memory of another GPU, as much memory is assumed to be used outside PyTorch as here.
+        If ``total`` is the memory of another GPU, usage outside PyTorch is assumed to be the same as on this GPU.
         """
         if total is None:
             return self.available(index).limit

@@ -1,4 +1,4 @@
-"""Objects that other objects refer to, but not by attributes or items."""
+"""References between objects other than by attributes or items."""
 
 from __future__ import annotations
 

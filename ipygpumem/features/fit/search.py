@@ -273,7 +273,7 @@ class Search:
     def _checked(
         self, size: Size, role: Role, scaled: ScaledRecording
     ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
-        """Yield a size; return the prediction that includes this run, and the reasons for not trusting it.
+        """Yield a size; return the prediction that includes this run, and the reasons why it is unreliable.
 
         If the run differs from its prediction, for example because small sizes use other kernels, the step is predicted
         again from this run and the other runs.

@@ -64,7 +64,7 @@ class WrittenFiles:
                 self.writes[name] += 1
 
     def notes(self) -> list[str]:
-        """Return a sentence about each file that was written."""
+        """Return one sentence for each file that was written."""
         return [
             f"The step wrote to the file {name} ({many(count, 'write')}), which is not undone."
             for name, count in self.writes.items()

@@ -142,7 +142,7 @@ class Updates:
 
 
 def state_ids(optimizer: Any) -> set[int]:
-    """Return the IDs of the tensors that an optimizer's state contains now."""
+    """Return the IDs of the tensors that an optimizer's state currently contains."""
     return set(map(id, optimizer_state(optimizer, set())[0]))
 
 
@@ -165,7 +165,7 @@ def _without_parameters(optimizer: Any) -> Any:
 
 
 def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdate:
-    """Run the update of an optimizer twice on fake parameters, with the gradients that the parameters have now.
+    """Run the update of an optimizer twice on fake parameters, with the current gradients of the parameters.
 
     The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
     If ``options`` replace options of the optimizer, such as ``foreach``, the first run creates the whole state.

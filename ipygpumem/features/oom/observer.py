@@ -176,7 +176,7 @@ class OomRecording:
 
     Attributes:
         template: Template for the path of snapshots; None if the recording is turned off.
-        saved: Path of the snapshot that was saved since this attribute was last set to None.
+        saved: Path of the latest snapshot; set to None by the code that uses it.
     """
 
     def __init__(

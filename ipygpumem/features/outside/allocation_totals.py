@@ -235,7 +235,7 @@ def _record_owner(cupti: Cupti, record: Any) -> AllocationOwner:
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:
-    """Return (device, address, bytes) of each segment; [] while the user records, as reading would add an event."""
+    """Return ``(device, address, bytes)`` of each segment; an empty list while the program records events."""
     try:
         if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
             return []

@@ -56,7 +56,7 @@ class Ranks(TableRepr):
         return compare_ranks(self.members)
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return up to ``limit`` snapshot paths, first those of a typical and of the most deviating process.
+        """Return up to ``limit`` snapshot paths, first those of a typical process and of the one that deviates most.
 
         The tuple is empty if one of these two has no snapshot.
         """

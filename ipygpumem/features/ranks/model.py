@@ -53,7 +53,7 @@ class RankInfo(PlainData):
 
     @property
     def start(self) -> float:
-        """Start of the measurement by the clock of the shared file system."""
+        """Start of the measurement according to the clock of the shared file system."""
         return self.began + (self.clock or 0.0)
 
 

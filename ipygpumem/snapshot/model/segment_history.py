@@ -35,7 +35,7 @@ _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllocatorState:
-    """Segments and blocks right after an event. Event -1 stands for the time before the first event.
+    """Segments and blocks right after an event. Event -1 represents the time before the first event.
 
     Attributes:
         segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment form one row.

@@ -181,7 +181,7 @@ class Allocations:
     def in_use(self, sizes: Ints, event_count: int) -> Ints:
         """Return the total of the sizes of live allocations before the first event and after each event."""
         change = np.zeros(event_count + 2, np.int64)
-        # indices are events plus one because index 0 stands for the time before the first event
+        # indices are events plus one because index 0 represents the time before the first event
         np.add.at(change, self.start + 1, sizes)
         np.subtract.at(change, self.end + 1, sizes)
         return np.cumsum(change, out=change)[:-1]

@@ -145,7 +145,7 @@ def default_pool(pools: Sequence[tuple[int, int]]) -> int:
 
 
 def _overlaps(begin: Ints, end: Ints, rows: Ints, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the interval of each row overlaps an interval in ``mask``; these do not overlap each other."""
+    """Return whether the interval of each row overlaps an interval in ``mask``, whose intervals are disjoint."""
     order = np.flatnonzero(mask)[np.argsort(begin[mask], kind="stable")]
     place = np.searchsorted(begin[order], end[rows], side="right") - 1
     return (place >= 0) & (np.append(end[order], -1)[place] >= begin[rows])

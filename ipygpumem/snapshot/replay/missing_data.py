@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
-    """Return why a recording of a device does not contain all allocations, frees and segments; empty if it does."""
+    """Return the reason why allocations, frees or segments of a device are missing; empty if none are missing."""
     gaps, trace, native = timeline.gaps, timeline.trace, snapshot.settings.get("backend", "native") == "native"
     missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
     problems = (

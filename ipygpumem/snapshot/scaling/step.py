@@ -105,7 +105,7 @@ class StepRecording:
         return self._live_at_own_peak
 
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
-        """Return the number of each allocation's call stack, without names of cells. Add new stacks to ``numbers``."""
+        """Return an integer for each allocation's call stack, without names of cells. Add new stacks to ``numbers``."""
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
         keys = (

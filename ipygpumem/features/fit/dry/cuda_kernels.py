@@ -1,7 +1,7 @@
 """Replace operations on tensors in host memory, so that they allocate the same memory as on a GPU.
 
-Attention, dropout, recurrent networks and autocast save other tensors on the CPU than on a GPU. While `cuda_kernels` is
-active, the current thread uses the operations that PyTorch selects on a GPU.
+Attention, dropout, recurrent networks and autocast save different tensors on the CPU than on a GPU. While
+`cuda_kernels` is active, the current thread uses the operations that PyTorch selects on a GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LSTM = 2
 
 @contextlib.contextmanager
 def cuda_kernels(torch: Any) -> Iterator[None]:
-    """Replace operations by those for a GPU, and map the device ``cuda`` to host memory."""
+    """Replace operations with those for a GPU, and map the device ``cuda`` to host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
     autocast: Any = import_module("torch.amp.autocast_mode").autocast

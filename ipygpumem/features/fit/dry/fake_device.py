@@ -141,7 +141,7 @@ class FakeDevice:
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 
     def convert_to_bf16(self) -> None:
-        """Replace the copies of float32 tensors by bfloat16 copies."""
+        """Replace the copies of float32 tensors with bfloat16 copies."""
         for tensor in list(self._copies):
             self.bf16_copy(tensor)
 

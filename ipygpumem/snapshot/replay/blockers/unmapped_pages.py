@@ -127,7 +127,7 @@ class _Search:
     def _with_window(
         self, needed: int, place: tuple[int, int, int], rows: list[int], window: slice, best: int
     ) -> tuple[int, list[tuple[int, int, int, int]] | None]:
-        """Return the fewest bytes to free if a request is served behind a block, and the entries of both tables."""
+        """Return the fewest bytes to free if a request is served after a block, and the entries of both tables."""
         base, size, rounded = place
         addresses, sizes = self.result.addresses, self.result.sizes
         kept = rows[window.start - 1] if window.start else None
