@@ -23,7 +23,8 @@ class _Tables(TableRepr):
         from ipygpumem.features.whatif.table import blockers_table, comparison_table
 
         blockers = self._result.blockers
-        return [comparison_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
+        tables = [comparison_table(self._result), *([] if blockers is None else [blockers_table(blockers)])]
+        return [table for table in tables if table.rows or table.notes]
 
 
 def _settings(text: str) -> list[str]:

@@ -33,7 +33,13 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
         )
         for line in blockers.lines[:_MAX_LINES]
     ]
-    title = f"{'partly used segments' if rows else 'memory'} when {size(blockers.size)} was requested"
+    title = f"{'partly used segments' if rows else 'memory'} when "
+    if blockers.reserved is not None:
+        title += f"{size(blockers.size)} was requested"
+    else:
+        title += f"a request of {size(blockers.size)} failed"
+    if blockers.capacity is not None:
+        title += f" within {_mib(blockers.capacity)}"
     header = ("exclusive segments", "free in segments", "in use", "blocks") if rows else ()
     return Table(f"{title} (event {blockers.event:,})", header, tuple(rows), tuple(_blocker_notes(blockers)))
 
@@ -53,7 +59,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
         notes.append(
             f"Freeing {many(len(smallest.rows), 'block')} ({size(smallest.bytes)}) in "
-            f"{many(smallest.segments, 'segment')} before the request would have been enough."
+            f"{many(smallest.segments, 'segment')} before the request would have made room for it."
         )
     notes += [change.sentence() for change in blockers.changes]
     return notes
@@ -63,7 +69,8 @@ def _row(result: SettingsComparison, alternative: Alternative, label: str) -> Ta
     peak, baseline = alternative.peaks[1], alternative.baseline
     change = "" if alternative is result.recorded or baseline is None else f"{peak / baseline - 1:+.0%}"
     changes = [] if result.reached_limit else ["0%" if change in ("+0%", "-0%") else change]
-    cells = [_range(*alternative.peaks), *changes, _mib(alternative.replay.smallest_capacity)]
+    shown = alternative is result.recorded or alternative.replay.failure is None
+    cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
         unknown = "depends on addresses" if None in alternative.fits_bounds else "depends on limit"
         cells.append({True: "yes", False: "out of memory", None: unknown}[alternative.fits])
@@ -94,7 +101,8 @@ def _notes(result: SettingsComparison) -> list[str]:
         notes += [f"The other rows are approximate: {reason}." for reason in reasons]
     if result.limit is not None and result.limit[0] < result.limit[1]:
         when = " when the request failed" if result.failed else ""
-        notes.append(f"The memory available to PyTorch{when} is known only to be in this range.")
+        limit = f"{_range(*result.limit)} was available to PyTorch{when}"
+        notes.append(f"{limit}; the recording does not contain a more exact value.")
     if result.reached_limit and not result.failed:
         notes.append(
             "Memory ran short while recording: PyTorch freed cached segments in order to serve requests. Other reserved"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
 from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers, segment_blockers
 from ipygpumem.snapshot.replay.memory_limit import default_device
 from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
@@ -95,8 +95,10 @@ class SettingsComparison:
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
         blockers: The blocks in use that prevented the last failed request from being served or, if no request failed,
-            those that caused reserved memory to reach its peak. None if at least 95% of the reserved memory was in
-            use, or if the replay does not reproduce the recording.
+            those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
+            the blocks that prevent this request from being served. None if the requests that failed in the recording
+            are served within the capacity, if at least 95% of the reserved memory was in use, or if the replay does
+            not reproduce the recording.
     """
 
     name: str
@@ -222,7 +224,7 @@ def _compare(
             different.setdefault(setting, text)
     alternatives = [alternative(text) for text in different.values()]
     alternatives.sort(key=lambda item: (_RANK_BY_FITS[item.fits], item.peaks[1], item.replay.smallest_capacity))
-    blocked = _blocked_request(verification)
+    blocked = blocked_request(verification, capacity, fits=recorded.fits)
     return SettingsComparison(
         snapshot.name,
         recording.device,
@@ -231,7 +233,7 @@ def _compare(
         tuple(alternatives),
         tuple(text for text in effective if text != effective[text].text() and text not in different.values()),
         limit,
-        None if blocked is None else segment_blockers(snapshot, recording, blocked),
+        None if blocked is None else segment_blockers(snapshot, recording, *blocked),
     )
 
 
@@ -259,27 +261,6 @@ def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, b
         return None, None
     low = result.fits(limit[0])
     return low, low if limit[0] == limit[1] else result.fits(limit[1])
-
-
-def _blocked_request(verification: Verification) -> int | None:
-    """Return the event of the last request that failed or, if there is none, of the one that led to the peak.
-
-    The latter is the last request before the peak of reserved memory for which a segment for large blocks was
-    allocated. None if almost all reserved memory was in use.
-    """
-    trace, reserved = verification.recording.trace, verification.recording.timeline.reserved
-    ooms, allocs = trace.events(Action.OOM), trace.events(Action.ALLOC)
-    if verification.difference or reserved is None:
-        return None
-    if len(ooms):
-        return int(ooms[-1])
-    event, peak = reserved.peak()
-    grows = trace.events(Action.SEGMENT_ALLOC, Action.MAP)
-    grows = grows[(grows <= event) & (trace.size[grows] > SMALL_SEGMENT)]
-    following = allocs[allocs > grows[-1]] if len(grows) else grows
-    if not len(following) or int(verification.run.allocated().max()) > (1 - _WORTHWHILE) * peak:
-        return None
-    return int(following[0])
 
 
 def _exists(setting: str, version: tuple[int, ...] | None) -> bool:

@@ -3,11 +3,14 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ipygpumem.cli import main
+from ipygpumem.core.units import parse_size
 from ipygpumem.features.whatif.table import blockers_table
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot import files
 
@@ -31,11 +34,55 @@ def test_table(capsys):
         "expandable_segments:True 1,700 MiB 1,656 MiB yes",
         "max_split_size_mb:32 1,788 MiB 1,748 MiB out of memory",
     ]
-    assert "The memory available to PyTorch when the request failed is known only to be in this range." in lines
+    available = "1,716 to 1,740 MiB was available to PyTorch when the request failed"
+    assert f"{available}; the recording does not contain a more exact value." in lines
     setting = "set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported"
     assert f"Recommendation: {setting} (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)." in lines
     assert "project/experiment.py:18 forward 180 MiB 60 MiB 192 MiB 24" in lines
-    assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have been enough." in lines
+    assert "Freeing 16 blocks (14.5 MiB) in 4 segments before the request would have made room for it." in lines
+
+
+@pytest.mark.parametrize(("capacity", "event", "blocks"), [("1690MiB", 5997, 3), ("1730MiB", 5998, None)])
+def test_blocks_to_free_within_a_capacity(capacity, event, blocks):
+    """They make room for the first request that fails within the capacity."""
+    compared = compare_settings(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:512"], capacity=capacity)
+    blockers, recording = compared.blockers, compared.verification.recording
+    assert (blockers.event, blockers.capacity, blockers.reserved) == (event, parse_size(capacity), None)
+    assert blockers.smallest.bytes <= 11 << 20
+    assert blocks is None or len(blockers.smallest.rows) == blocks
+    operations, frees = recording.operations, ~np.array(blockers.smallest.rows)
+    before, after = np.split(operations[~np.isin(operations, frees)], [np.searchsorted(recording.events, event)])
+    for rows, fails in ((frees, False), (frees[1:], True)):
+        changed = np.concatenate([before, rows, after])
+        failure = run(recording, recording.settings, limit=blockers.capacity, operations=changed).failure
+        assert (failure is not None and failure.event == event) == fails
+    assert [change.label for change in blockers.changes] == ["project/experiment.py:33 <module>"]
+
+
+def test_larger_capacity(capsys):
+    """Blocks at a recorded failure are not listed if it would not occur within the capacity."""
+    _, output, _ = shell(capsys, OOM, "--set", "max_split_size_mb:512", "--capacity", "24GiB")
+    assert " within 24,576 MiB\n" in output
+    assert "partly used segments" not in output
+
+
+@pytest.mark.parametrize("name", ["gpt_two_sizes", "oom_fragmented"])
+def test_capacity_without_fragmentation(capsys, name):
+    """Blocks older than the recording, or the first request, do not fit."""
+    file = str(DATA / f"{name}.pickle.xz")
+    _, output, _ = shell(capsys, file, "--set", "max_split_size_mb:512", "--capacity", "10MiB")
+    assert "\nNone of these settings is enough: at least " in output
+    assert output.splitlines()[-1].startswith("None of these settings is enough")
+
+
+def test_title_and_peaks_within_a_capacity(capsys):
+    """The reserved memory until a request failed is not shown as the peak."""
+    file, setting = str(DATA / "cuda_graphs.pickle.xz"), "garbage_collection_threshold:0.8"
+    _, output, _ = shell(capsys, file, "--capacity", "600MiB", "--set", setting)
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert lines[3] == f"{setting} 680 MiB out of memory"
+    assert any(line.startswith("partly used segments when a request of ") for line in lines)
+    assert any(" failed within 600 MiB (event " in line for line in lines)
 
 
 def test_fragmentation_at_the_peak(capsys):

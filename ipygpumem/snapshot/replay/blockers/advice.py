@@ -66,20 +66,20 @@ class SuggestedChange(PlainData):
 
 
 def changes(
-    recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]]
+    recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]], *, failed: bool
 ) -> tuple[SuggestedChange, ...]:
     """Return changes that have the desired effect: the smallest one for each value of ``allocated_first``, and padding.
 
-    The request of an out-of-memory error must be served. For an allocation that led to the peak of reserved memory, the
-    peak must decrease by at least 5%.
+    A request that failed must be served. For an allocation that led to the peak of reserved memory, the peak must
+    decrease by at least 5%.
 
     Args:
         recording: A recording that is reproduced by its replay.
         event: The out-of-memory error or the allocation.
         rows_of: Lines of code with their blocks in use, the most promising first.
+        failed: Whether the request failed.
     """
     suggestions: list[SuggestedChange] = []
-    failed = recording.trace.action[event] == Action.OOM
     if not failed and len(recording.operations) > _MAX_OPERATIONS:
         return ()
     helps = _serves if failed else _lowers_peak
@@ -124,16 +124,18 @@ def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
 
 
 def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
-    """Return the peak of reserved memory if the request of an out-of-memory error is served; otherwise None.
+    """Return the peak of reserved memory if a request that failed is served; otherwise None.
 
-    The request must be served regardless of the addresses of new segments.
+    The request must be served regardless of the addresses of new segments. If it failed only within a given capacity,
+    the requests that follow must be served as well.
     """
     limit = {"limit": recording.limit[0], "by_fraction": recording.by_fraction}
     options: dict[str, Any] = {**limit, "operations": operations}
     peak = 0
     for order in (False, True):
         result = run(recording, recording.settings, descending=order, **options)
-        if event not in result.served:
+        is_recorded = recording.trace.action[event] == Action.OOM
+        if event not in result.served if is_recorded else result.failure is not None:
             return None
         peak = max(peak, result.allocator.peak)
     return peak

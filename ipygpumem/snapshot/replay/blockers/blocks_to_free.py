@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.blockers.unmapped_pages import blocks_to_unmap
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _UNIT = 2 * MIB
 """Unit in which sizes of segments are counted."""
@@ -67,7 +66,15 @@ class Segment:
     rows: list[int]
 
 
-def smallest_set(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> BlocksToFree | None:
+def smallest_set(
+    result: ReplayRun,
+    segments: Sequence[Segment],
+    serving: int,
+    rounded: int,
+    options: Mapping[str, Any],
+    *,
+    failed: bool,
+) -> BlocksToFree | None:
     """Return the smallest set of blocks to free, or None if no set is found.
 
     Args:
@@ -75,17 +82,19 @@ def smallest_set(result: ReplayRun, segments: Sequence[Segment], serving: int, r
         segments: Segments with blocks in use, except those of private pools that do not serve the request.
         serving: Index of the pool that serves the request.
         rounded: Rounded size of the request in bytes.
+        options: Options of `run` with which the recording was replayed.
+        failed: Whether the request failed.
     """
     recording, limit = result.recording, result.recording.limit[0]
     choices = [_contiguous(result, [segment for segment in segments if segment.pool == serving], rounded)]
     releasable = [segment for segment in segments if not recording.pools[segment.pool].private]
-    if recording.settings.expandable:
+    if recording.settings.expandable and failed:
         choices += _unmapped(result, releasable, serving, rounded)
-    else:
+    elif not recording.settings.expandable:
         needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
         choices.append(_whole_segments(result, releasable, needed))
     known = sorted(filter(None, choices), key=lambda choice: choice.bytes)
-    return next((choice for choice in known if _serves(result, choice, serving, rounded)), None)
+    return next((choice for choice in known if _serves(result, choice, serving, rounded, options)), None)
 
 
 def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> Iterator[BlocksToFree]:
@@ -94,8 +103,6 @@ def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, roun
     If the allocator serves the request at a different address than assumed, it may need one additional page.
     """
     recording, allocator = result.recording, result.allocator
-    if recording.trace.action[result.end - 1] != Action.OOM:
-        return
     expandable = [segment for segment in segments if allocator.is_mapped(segment.address)]
     rows = [row for segment in expandable for row in segment.rows]
     unmapped = sum(size for start, size, pool in allocator.mapped_ranges() if not allocator.pools[pool].private)
@@ -112,9 +119,10 @@ def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, roun
             yield BlocksToFree(sum(result.sizes[row] for row in freed), tuple(freed), count, contiguous=False)
 
 
-def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int) -> bool:
+def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int, options: Mapping[str, Any]) -> bool:
     recording = result.recording
-    again = run(recording, recording.settings, recorded=True, by_fraction=recording.by_fraction, end=result.end)
+    options = {**options, "by_fraction": recording.by_fraction, "end": result.end}
+    again = run(recording, recording.settings, **options)
     pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)
     for row in choice.rows:
         again.allocator.free(int(pools[row]), again.addresses[row], again.sizes[row])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class SegmentBlockers(PlainData):
 
     Attributes:
         size: Rounded size of the request.
+        capacity: Limit of reserved memory within which the request failed in a replay; None if the values are those of
+            the recording.
         reserved: Reserved memory after the request; None if it failed.
         empty: Free memory in segments without blocks in use, which PyTorch can free.
         other_stream: Free memory of other streams in partly used segments.
@@ -65,6 +68,7 @@ class SegmentBlockers(PlainData):
 
     event: int
     size: int
+    capacity: int | None
     reserved: int | None
     empty: int
     other_stream: int
@@ -78,25 +82,34 @@ class SegmentBlockers(PlainData):
     changes: tuple[SuggestedChange, ...]
 
 
-def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -> SegmentBlockers:
+def segment_blockers(
+    snapshot: SnapshotData, recording: Recording, event: int, capacity: int | None = None
+) -> SegmentBlockers:
     """Return the blocks in use that kept a request from being served from existing segments.
 
     Args:
         snapshot: The snapshot.
         recording: A recording that is reproduced by its replay.
         event: The out-of-memory error or the allocation.
+        capacity: Limit of reserved memory within which the request fails; None for the memory that was available.
     """
-    failed, curve = recording.trace.action[event] == Action.OOM, recording.timeline.reserved
-    end, is_known = event + failed, True
-    if failed:
+    is_known, curve = True, recording.timeline.reserved
+    options: dict[str, Any] = {"recorded": True}
+    if capacity is not None:
+        recording = copy.copy(recording)
+        recording.limit = capacity, capacity
+        recording.by_fraction = recording.settings.collection_threshold > 0
+        options = {"limit": capacity, "by_fraction": recording.by_fraction}
+    if recording.trace.action[event] == Action.OOM:
         serving, rounded = recording.failed_request(event, recording.settings)
         is_known = not recording.may_be_private(event)
     else:
         (row,) = np.flatnonzero(recording.allocations.start == event)
         rounded = int(recording.settings.round(recording.allocations.size[row]))
         serving = int(recording.pool_of[row]) + (rounded <= SMALL)
-    result = run(recording, recording.settings, recorded=True, end=end)
-    segments = _segments(result, end - 1)
+    failed = capacity is not None or recording.trace.action[event] == Action.OOM
+    result = run(recording, recording.settings, **options, end=event + failed)
+    segments = _segments(result, result.end - 1)
     target = recording.pools[serving]
     sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "partly_used"), 0)
     partly_used: list[Segment] = []
@@ -123,13 +136,16 @@ def segment_blockers(snapshot: SnapshotData, recording: Recording, event: int) -
     return SegmentBlockers(
         event=event,
         size=rounded,
+        capacity=capacity,
         reserved=None if failed or curve is None else int(curve.bytes[event + 1]),
         **sums,
         segments=len(partly_used),
         largest=max((size for segment in partly_used for size in segment.free), default=0),
         lines=lines,
-        smallest=smallest_set(result, used, serving, rounded) if is_known else None,
-        changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines]) if is_known else (),
+        smallest=smallest_set(result, used, serving, rounded, options, failed=failed) if is_known else None,
+        changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines], failed=failed)
+        if is_known
+        else (),
     )
 
 
