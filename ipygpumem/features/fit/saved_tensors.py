@@ -161,6 +161,10 @@ class SavedTensors:
             elif state.storage.contents is None:
                 state.storage.save_contents(tensor.untyped_storage())
 
+    def new_gradients(self) -> list[Any]:
+        """Return the gradients that did not exist when the tensors were saved."""
+        return [leaf.grad for leaf, state in self._gradients if leaf.grad is not (state and state.tensor())]
+
     def holders(self) -> list[Any]:
         """Return the objects that refer directly to the tensors."""
         return [*self._tensors.values(), *self._gradients]

@@ -93,7 +93,7 @@ class Search:
                     self.runner.release(saved)
                     probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
             if self.scaled is not None:
-                self.facts = self.observations.facts(self.scaled, updates)
+                self.facts = self.observations.facts(self.scaled, updates, saved.new_gradients())
                 self.scaled = self.scaled.repeated(self.facts.created_blocks(self.scaled))
         except FitError as refusal:
             return str(refusal)

@@ -101,6 +101,10 @@ class SavedState:
             weak = self._saves_contents  # otherwise, no tensors are freed, and weak references stay valid
             return unused_tensors(self._torch, replaced_objects, self._holders(), instances, weak=weak)
 
+    def new_gradients(self) -> list[Any]:
+        """Return the gradients that the step has created."""
+        return self._tensors.new_gradients()
+
     def free_replaced_tensors(self) -> bool:
         """Free the memory of `replaced_tensors` until `restore` is called. Return whether there are any."""
         with _without_modes(self._torch), self._torch.no_grad():

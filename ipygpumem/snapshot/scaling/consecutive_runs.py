@@ -74,7 +74,7 @@ class ConsecutiveRuns:
             place = np.flatnonzero(new >= 0)
             new = np.where(is_free, ~new, new)[place]
             if number == 0:
-                created, boundaries = requests.created
+                created, boundaries, _ = requests.created
                 positions = np.searchsorted(place, boundaries)
                 new = np.insert(new, positions, self._first_block + created)
                 place = np.insert(place, positions, np.minimum(boundaries, len(numbers) - 1))
@@ -93,13 +93,15 @@ class ConsecutiveRuns:
         exist at the end of a run.
         """
         requests, (sources, ages, _) = self._requests, self._requests.leftovers
-        blocks = np.full(len(sources), -1, np.int64)
+        own, blocks = run_number * requests.count + np.arange(requests.count), np.full(len(sources), -1, np.int64)
         if run_number == 0:
             blocks[~self._removed] = self._first_block + np.flatnonzero(~self._removed)
+            temporaries = requests.created.temporaries
+            own[temporaries[temporaries >= 0]] = -1
         leftover_blocks = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
         leftover_blocks = leftover_blocks[is_kept[sources[leftover_blocks]]]
         blocks[leftover_blocks] = (run_number - ages[leftover_blocks]) * requests.count + sources[leftover_blocks]
-        return np.concatenate([run_number * requests.count + np.arange(requests.count), blocks, [self._release]])
+        return np.concatenate([own, blocks, [self._release]])
 
     def with_sizes(self, sizes: Ints) -> Recording:
         """Return a recording of the requests with the given sizes of the allocations of the step."""

@@ -168,8 +168,11 @@ class StepEdit:
         number_of[existing] = np.arange(blocks)
         is_remaining = number_of[original.created.blocks] >= 0
         before = self.time(original.created.boundaries[is_remaining])
-        created = number_of[original.created.blocks[is_remaining]], np.searchsorted(times[order], before)
-        requests.created = CreatedBlocks(*created)
+        requests.created = CreatedBlocks(
+            number_of[original.created.blocks[is_remaining]],
+            np.searchsorted(times[order], before),
+            original.created.temporaries[is_remaining],
+        )
         requests.resized = original.resized[existing]
         pool_of = original.pool_of
         requests.pool_of = np.concatenate([pool_of[: self._count][self._sources], pool_of[self._count :][existing]])

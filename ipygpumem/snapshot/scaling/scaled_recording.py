@@ -260,7 +260,8 @@ class ScaledRecording(ScaledStep):
         as an output that is kept until it is replaced, grow with the size instead of keeping their recorded sizes. This
         requires that ``runs`` was passed to `from_recordings`.
 
-        ``created``: Blocks of the state that do not exist before the first run, such as the state of an optimizer.
+        ``created``: Blocks of the state that do not exist before the first run, such as the state of an optimizer and
+            gradients.
         """
         result, requests = copy.copy(self), copy.copy(self.step_requests)
         sources = requests.leftovers.sources

@@ -51,10 +51,13 @@ class CreatedBlocks(NamedTuple):
     Attributes:
         blocks: Indices of the blocks, in the order in which they are created.
         boundaries: For each block, the number of events of the step before its creation, in ascending order.
+        temporaries: For each block, the allocation of the step that the first run does not make, because it creates the
+            block instead; -1 if there is none. A temporary gradient, for example, is added to an existing one.
     """
 
     blocks: Ints = np.zeros(0, np.int64)
     boundaries: Ints = np.zeros(0, np.int64)
+    temporaries: Ints = np.zeros(0, np.int64)
 
 
 class StepRequests:

@@ -15,6 +15,7 @@ from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.step_code import function_step
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
+from ipygpumem.sources.storages import StorageInspector
 
 
 class OwnOptimizer(torch.optim.Optimizer):
@@ -77,6 +78,37 @@ def test_reserved_memory(allocations, make):
         optimizer.zero_grad()
         optimizer.state.clear()
         torch.cuda.empty_cache()
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(400_000))
+
+    def forward(self, x):
+        return functional.gelu(x * self.weight)
+
+
+def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
+    """The first step creates gradients in cached memory, which is then split, so that a kept output needs a segment."""
+    monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *args: allocations.storage_locations(*args))
+    model = nn.Sequential(*[Scale() for _ in range(6)])
+    kept = []
+
+    def step(batch):
+        output = model(torch.randn(batch, 400_000))
+        output.pow(2).mean().backward()
+        kept[:] = [output]
+
+    result = ipygpumem.fit(step, range(1, 4097), most=0.01)
+    estimate = ipygpumem.fit(step, range(1, 4097), dry=True, device="24 GiB")
+    assert (result.refusal, estimate.refusal, kept, model[0].weight.grad) == ("", "", [], None)
+    first, *_, last = reserved_peaks(step, 20)
+    assert result.reserved(20) == last > 1.05 * first
+    kept.clear()
+    model.zero_grad()
+    *_, (_, estimated) = simulated_peaks(step, 20)
+    assert estimate.reserved(20) == estimated
 
 
 def simulated_peaks(step, size, count=4):

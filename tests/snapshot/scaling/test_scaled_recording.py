@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
+from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
@@ -186,7 +187,7 @@ def predicted_training():
     update = next(event for event in range(len(requests.operations)) if requests.position(event)[0] == "optimizer")
     addresses = initial.state.blocks["address"].tolist()
     blocks = np.asarray([addresses.index(address) for address in state])
-    return scaled.repeated(CreatedBlocks(blocks, np.full(len(blocks), update)))
+    return scaled.repeated(CreatedBlocks(blocks, np.full(len(blocks), update), np.full(len(blocks), -1)))
 
 
 @pytest.mark.parametrize(("size", "runs"), [(3, 2), (5, 3), (33, 2)])
@@ -203,6 +204,56 @@ def test_training_before_the_first_step(size, runs):
     assert scaled.predict(size, reserved[-1] - 2 * MIB).outcome != "fits"
     assert scaled.largest(reserved[-1], last=size) == size
     assert scaled.largest(reserved[-1] - 2 * MIB, last=size) != size
+
+
+def accumulating(generations):
+    """Return a step that adds gradients to those of earlier runs and keeps its output, and the gradients' addresses."""
+    kept, gradients = [], []
+
+    def step(recorder, size):
+        nbytes, new = size * MIB // 2, []
+        layers = [[recorder.alloc(nbytes, line(layer)) for _ in range(2)] for layer in range(6)]
+        output = layers[-1].pop()
+        gradient = recorder.alloc(nbytes, BACKWARD)
+        for activations in reversed(layers):
+            previous, gradient = gradient, recorder.alloc(nbytes, BACKWARD)
+            for address in (previous, *activations[1:]):
+                recorder.free(address)
+            new.append(recorder.alloc(4 * MIB, BACKWARD))
+            recorder.free(activations[0])
+            if gradients:
+                recorder.free(new[-1])
+        recorder.free(gradient)
+        gradients.extend([] if gradients else new)
+        kept.append(output)
+        if len(kept) > generations:
+            recorder.free(kept.pop(0))
+
+    return step, gradients
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("generations", [1, 2])
+def test_gradients_to_which_later_runs_add(expandable, generations):
+    """The first run creates gradients in cached memory, which is then split, so that later runs differ."""
+    step, gradients = accumulating(generations)
+    recorder = Recorder(expandable=expandable).run(weights, 1).run(step, 2, 2, 4, 2, 8)
+    recorder.empty_cache()
+    steps = recorder.steps()[2:]
+    state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
+    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
+    addresses = state.state.blocks["address"].tolist()
+    facts = StepFacts(gradients=[addresses.index(address) for address in gradients])
+    repeated = scaled.repeated(facts.created_blocks(scaled))
+    for size in (40, 160):
+        actual = Recorder(expandable=expandable).run(weights, 1).run(accumulating(generations)[0], *[size] * 5)
+        prediction = repeated.predict(size)
+        assert (prediction.requested, prediction.allocated, prediction.reserved) == actual.peaks[-1]
+        assert prediction.reserved > 1.1 * actual.peaks[1][2]
+    assert prediction.reserved > scaled.repeated().predict(size).reserved
+    edit = StepEdit(repeated)
+    edit.block_factor[facts.gradients] = 0
+    assert edit.apply().predict(160).requested == prediction.requested - 6 * 4 * MIB
 
 
 def test_changed_training_before_the_first_step():

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ipygpumem.features.fit.advice.blocks import find_blocks
 from ipygpumem.features.fit.containers import named_values
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
+from ipygpumem.snapshot.scaling.step import BACKWARD
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class StepFacts:
         updates: Updates of optimizers.
         seconds: Duration of the step without the updates; 0 if it is unknown.
         unused: Name of each variable that the step does not use, and the memory blocks of its tensors.
+        gradients: Blocks older than the step that contain gradients which did not exist before all runs.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -79,6 +82,7 @@ class StepFacts:
     updates: tuple[OptimizerUpdate, ...] = ()
     seconds: float = 0.0
     unused: tuple[tuple[str, Ints], ...] = ()
+    gradients: Sequence[int] = ()
 
     @cached_property
     def block_seconds(self) -> dict[int, float]:
@@ -103,13 +107,30 @@ class StepFacts:
         return self.seconds and self.seconds - excess
 
     def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
-        """Return the blocks of optimizer state that the first updates create, without those that each run replaces."""
-        sources = scaled.step_requests.leftovers.sources
-        begins: dict[int, int] = {}
+        """Return the blocks of optimizer state and of gradients that the first run creates, and no later run replaces.
+
+        A gradient is created where later runs allocate a temporary one, which they add to it. Gradients of the same
+        size are interchangeable.
+        """
+        requests = scaled.step_requests
+        sources = requests.leftovers.sources
+        begins: dict[int, tuple[int, int]] = {}
         for update in self.updates:
             for block in update.created[sources[update.created] < 0].tolist():
-                begins.setdefault(block, update.begin)
-        return CreatedBlocks(np.asarray([*begins], np.int64), np.asarray([*begins.values()], np.int64))
+                begins.setdefault(block, (update.begin, -1))
+        is_temporary = (requests.end < len(requests.operations)) & ~scaled.model.grows
+        is_temporary &= np.asarray([phase == BACKWARD for phase in requests.step.phases], np.bool_)
+        temporaries: dict[int, list[int]] = {}
+        for number in np.flatnonzero(is_temporary)[::-1].tolist():
+            temporaries.setdefault(int(requests.step.sizes[number]), []).append(number)
+        for block in self.gradients:
+            nbytes = int(requests.state.state.blocks["requested"][block])
+            if sources[block] < 0 and temporaries.get(nbytes):
+                number = temporaries[nbytes].pop()
+                begins.setdefault(block, (int(requests.start[number]), number))
+        created = sorted(((begin, block, number) for block, (begin, number) in begins.items()), key=itemgetter(0))
+        boundaries, blocks, numbers = np.asarray(created, np.int64).reshape(-1, 3).T
+        return CreatedBlocks(blocks, boundaries, numbers)
 
 
 class StepObservations:
@@ -136,8 +157,11 @@ class StepObservations:
         """Add a recorded run."""
         self._recorded.append((step, step_run))
 
-    def facts(self, scaled: ScaledStep, updates: Updates | NoUpdates) -> StepFacts:
-        """Return the observations of the run from which a step is predicted."""
+    def facts(self, scaled: ScaledStep, updates: Updates | NoUpdates, gradients: Iterable[Any] = ()) -> StepFacts:
+        """Return the observations of the run from which a step is predicted.
+
+        ``gradients`` are those that the runs have created.
+        """
         requests, find = scaled.step_requests, self.observer().storage_ids
         step_run = next(run for step, run in self._recorded if step is requests.step)
         last = next(step for step, _ in self._recorded if step.snapshot is requests.state.snapshot)
@@ -150,7 +174,7 @@ class StepObservations:
 
         states = {key: (np.sort(blocks(tensors)), blocks(new)) for key, (tensors, new) in updates.states().items()}
         facts = find_facts(scaled, step_run, [block.name for block in self.blocks], states)
-        return replace(facts, unused=self._unused(ids))
+        return replace(facts, unused=self._unused(ids), gradients=blocks([*gradients]).tolist())
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
         """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""
