@@ -103,19 +103,23 @@ def _notes(result: SettingsComparison) -> list[str]:
         when = " when the request failed" if result.failed else ""
         limit = f"{_range(*result.limit)} was available to PyTorch{when}"
         notes.append(f"{limit}; the recording does not contain a more exact value.")
-    if result.reached_limit and not result.failed:
+    if result.reached_limit and (not result.failed or result.recorded.fits):
+        cause = "a request failed" if result.failed else "PyTorch freed cached segments in order to serve requests"
         notes.append(
-            "Memory ran short while recording: PyTorch freed cached segments in order to serve requests. Other reserved"
-            ' peaks are those without a limit; compare the column "smallest limit".'
+            f"Memory ran short while recording: {cause}. Other reserved peaks are those without a limit; compare the"
+            ' column "smallest limit".'
         )
     if result.limit is not None and any(item.collects for item in result.alternatives) and not _has_fraction(result):
         notes.append(
             "garbage_collection_threshold has no effect unless torch.cuda.set_per_process_memory_fraction limits the"
             f" memory: this table assumes a limit of {size(result.limit[0])}."
         )
-    if result.without_effect:
-        settings = "; ".join(result.without_effect)
-        notes.append(f"These settings have no effect compared with the default settings: {settings}.")
+    for label in dict.fromkeys(result.equivalent.values()):
+        settings = "; ".join(text for text, other in result.equivalent.items() if other == label)
+        effect = (
+            f"no effect compared with the {label}" if label.endswith(" settings") else f"the same effect as {label}"
+        )
+        notes.append(f"These settings have {effect}: {settings}.")
     notes += _failing_capacities(result)
     return [*notes, _recommendation(result), *_other_devices(result)]
 

@@ -16,6 +16,7 @@ from ipygpumem.snapshot.replay.verification import Verification, verified
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 SETTINGS = (
@@ -90,7 +91,8 @@ class SettingsComparison:
         verification: Comparison of the recording with its replay.
         recorded: The recorded settings.
         alternatives: The other settings, from best to worst.
-        without_effect: Settings with which every request is served as with the recorded or the default settings.
+        equivalent: Settings that are not listed because every request is served as with other settings, with these
+            other settings: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
@@ -106,7 +108,7 @@ class SettingsComparison:
     verification: Verification
     recorded: Alternative
     alternatives: tuple[Alternative, ...]
-    without_effect: tuple[str, ...]
+    equivalent: dict[str, str]
     limit: tuple[int, int] | None
     blockers: SegmentBlockers | None
 
@@ -124,7 +126,7 @@ class SettingsComparison:
     def recommended(self) -> Alternative | None:
         """The best alternative that prevents the recorded failure or saves at least 5% of the reserved memory.
 
-        If memory ran short without a failure, it must lower the smallest sufficient limit by at least 5%. None if the
+        If memory ran short in the recording, it must lower the smallest sufficient limit by at least 5%. None if the
         error of the replay with the recorded settings is larger than the advantage.
         """
         return next(filter(self._is_worthwhile, self.alternatives), None)
@@ -136,7 +138,7 @@ class SettingsComparison:
         if self.limit is not None and self.recorded.fits != item.fits:
             return item.fits is True and item.replay.smallest_capacity + error <= self.limit[0]
         baseline, value = item.baseline, item.peaks[1]
-        if self.reached_limit and not self.failed:
+        if self.reached_limit:
             baseline, value = self.recorded.replay.smallest_capacity, item.replay.smallest_capacity
         return baseline is not None and baseline - value >= max(_WORTHWHILE * baseline, error)
 
@@ -163,7 +165,7 @@ class SettingsComparison:
             "blockers": None if self.blockers is None else self.blockers.to_dict(),
             "recommended": None if recommended is None else recommended.settings,
             "recorded": self.recorded.to_dict(),
-            "without_effect": list(self.without_effect),
+            "equivalent": self.equivalent,
             "alternatives": [alternative.to_dict() for alternative in self.alternatives],
         }
 
@@ -214,7 +216,8 @@ def _compare(
         peak = result.reserved_peak
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        return Alternative(text, result, peaks, _fits(result, limit), baseline(collects=collects))
+        lowest = peaks[0] if minimum is None and len(recording.initial.blocks) else None
+        return Alternative(text, result, peaks, _fits(result, limit, lowest), baseline(collects=collects))
 
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -231,7 +234,7 @@ def _compare(
         verification,
         recorded,
         tuple(alternatives),
-        tuple(text for text in effective if text != effective[text].text() and text not in different.values()),
+        _equivalent(recording, effective, different),
         limit,
         None if blocked is None else segment_blockers(snapshot, recording, *blocked),
     )
@@ -256,11 +259,32 @@ def _recorded(
     return Alternative("", result, (peak, peak), fits, peak), limit
 
 
-def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, bool | None]:
+def _fits(result: Replay, limit: tuple[int, int] | None, lowest: int | None = None) -> tuple[bool | None, bool | None]:
+    """Return `Alternative.fits_bounds`.
+
+    ``lowest``: Lowest reserved peak of several replays without a limit. If older blocks at other addresses lower the
+    peak below the limit, it is unknown whether the run fits.
+    """
     if limit is None:
         return None, None
-    low = result.fits(limit[0])
-    return low, low if limit[0] == limit[1] else result.fits(limit[1])
+
+    def fits(bound: int) -> bool | None:
+        is_enough = result.fits(bound)
+        return None if is_enough is False and lowest is not None and lowest <= bound else is_enough
+
+    low = fits(limit[0])
+    return low, low if limit[0] == limit[1] else fits(limit[1])
+
+
+def _equivalent(
+    recording: Recording, effective: dict[str, AllocatorSettings], different: dict[AllocatorSettings, str]
+) -> dict[str, str]:
+    """Return `SettingsComparison.equivalent`."""
+    labels = {setting: text or "default settings" for setting, text in different.items()}
+    labels[recording.effective(recording.settings)] = "recorded settings"
+    labels[AllocatorSettings()] = "default settings"
+    listed = {"", recording.settings.text(), *different.values()}
+    return {text: labels[setting] for text, setting in effective.items() if text not in listed}
 
 
 def _exists(setting: str, version: tuple[int, ...] | None) -> bool:

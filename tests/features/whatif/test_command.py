@@ -66,6 +66,36 @@ def test_larger_capacity(capsys):
     assert "partly used segments" not in output
 
 
+def test_recommendation_within_a_larger_capacity(capsys):
+    """The recorded peak is that of a run that failed; therefore, smallest limits are compared."""
+    file, setting = str(DATA / "variable_lengths_oom.pickle.xz"), "expandable_segments:True"
+    _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "24GiB")
+    assert f"\nRecommendation: set PYTORCH_ALLOC_CONF={setting} before " in output
+    assert "\nMemory ran short while recording: a request failed. Other reserved peaks are those without " in output
+
+
+def test_settings_with_the_same_effect(capsys):
+    """The order of the settings decides only which one is listed."""
+    file = str(DATA / "max_split.pickle.xz")
+    settings = ["large_segment_size_mb:64", "large_segment_size_mb:64,max_split_size_mb:512"]
+    unchanged = "max_split_size_mb:64,pinned_use_background_threads:True"
+    _, output, _ = shell(capsys, file, "--set", settings[0], "--set", settings[1], "--set", unchanged)
+    assert f"\nThese settings have the same effect as {settings[0]}: {settings[1]}.\n" in output
+    assert f"\nThese settings have no effect compared with the recorded settings: {unchanged}.\n" in output
+    compared = compare_settings(files.snapshot("max_split"), settings=settings[::-1])
+    assert compared.to_dict()["equivalent"] == {settings[0]: settings[1]}
+
+
+def test_older_blocks_at_other_addresses(capsys):
+    """The lowest peak is below the capacity, although the replay that keeps the addresses of older blocks fails."""
+    file = str(DATA / "resnet50.pickle.xz")
+    _, output, _ = shell(capsys, file, "--set", "expandable_segments:True", "--capacity", "1016MiB")
+    line = " ".join(output.splitlines()[3].split())
+    assert line == "expandable_segments:True 1,014 to 1,164 MiB 0% 1,024 MiB depends on addresses"
+    _, output, _ = shell(capsys, file, "--set", "expandable_segments:True", "--capacity", "1012MiB")
+    assert output.splitlines()[3].endswith("out of memory")
+
+
 @pytest.mark.parametrize("name", ["gpt_two_sizes", "oom_fragmented"])
 def test_capacity_without_fragmentation(capsys, name):
     """Blocks older than the recording, or the first request, do not fit."""

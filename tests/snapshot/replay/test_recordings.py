@@ -1,8 +1,9 @@
 """Replays of real recordings."""
 
+import copy
 import random
 import tracemalloc
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import block_sizes, result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
+from ipygpumem.snapshot.replay.blockers.advice import _padded
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -389,7 +391,8 @@ def test_settings_are_compared():
     assert compared.limit == (1716 * MIB, 1740 * MIB - 1), "with 1,740 MiB, no request would have failed"
     assert compared.recommended.settings == "expandable_segments:True"
     assert [item.fits for item in compared.alternatives] == [True, True, False, False]
-    assert compared.without_effect == ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
+    without_effect = ("max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512")
+    assert compared.equivalent == dict.fromkeys(without_effect, "default settings")
     assert (compared.recorded.fits, compared.missing) == (False, 0)
     only_one = compare_settings(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:64"])
     assert (only_one.recommended, only_one.missing) == (None, 24 * MIB)
@@ -604,7 +607,7 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
     monkeypatch.setattr(result, "run", lambda *args, **options: runs.append(options) or run(*args, **options))
     settings = ["expandable_segments:True", "max_split_size_mb:512", "roundup_power2_divisions:4"]
     found = compare_settings(files.snapshot("gpt_small"), settings=settings)
-    assert (len(found.alternatives), found.without_effect) == (2, ("max_split_size_mb:512",))
+    assert (len(found.alternatives), found.equivalent) == (2, {"max_split_size_mb:512": "default settings"})
     assert all(item.fits is None and item.replay.smallest_capacity for item in (found.recorded, *found.alternatives))
     assert len(runs) <= 8
 
@@ -697,6 +700,21 @@ def test_padding_is_confirmed():
     padding = found.changes[-1]
     assert (padding.count, padding.padding) == (1806, 10030336)
     assert "1,806 blocks whose sizes vary from step to step grow by up to 25% (by 9.6 MiB" in padding.sentence()
+
+
+def test_padding_of_requests_that_failed():
+    """The request that failed is padded like the others, unless its size occurs in all steps."""
+    snapshot = files.snapshot("variable_lengths_oom")
+    recording = copy.copy(verified(snapshot, 0).recording)
+    event = recording.last_failed
+    assert _padded(recording)[1].trace.size[event] == 256 * MIB > recording.trace.size[event]
+    sizes = recording.allocations.size
+    parts = [set(sizes[recording.allocations.start // (len(recording.trace) // 8 + 1) == part]) for part in range(8)]
+    constant = max(size for size in set.intersection(*parts) if size > MIB and size & (size - 1))
+    changed = recording.trace.size.copy()
+    changed[event] = recording.settings.round(np.array([constant]))[0]
+    recording.trace = replace(recording.trace, size=changed)
+    assert (_padded(recording)[1].trace.size == changed).all()
 
 
 def test_changes_of_the_program_are_confirmed():

@@ -16,6 +16,7 @@ from ipygpumem.snapshot.model.columns import Action, is_in
 from ipygpumem.snapshot.replay.run import run
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.replay.recording import Recording
 
 _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
@@ -108,19 +109,28 @@ def changes(
 def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
     """Return a mask of the blocks whose sizes vary from step to step, and the recording with few sizes of these blocks.
 
-    A size that occurs in each part of the recording does not vary. The others are rounded up to 4 sizes per power of 2.
+    A size that occurs in each part of the recording does not vary. The others are rounded up to 4 sizes per power of 2,
+    and so are the sizes of requests that failed.
     """
-    allocations = recording.allocations
+    allocations, trace = recording.allocations, recording.trace
     part = np.clip(allocations.start * _PARTS // len(recording.trace), 0, _PARTS - 1)
     unique, inverse = np.unique(allocations.size, return_inverse=True)
     occurs = np.zeros((len(unique), _PARTS), np.bool_)
     occurs[inverse, part] = True
     varying: NDArray[np.bool_] = (allocations.start >= 0) & ~np.all(occurs, axis=1)[inverse]
-    exponents = np.maximum(np.frexp(allocations.size)[1] - 3, 0)
-    rounded = -(-allocations.size >> exponents) << exponents
     padded = copy.copy(recording)
-    padded.allocations = replace(allocations, size=np.where(varying, rounded, allocations.size))
+    padded.allocations = replace(allocations, size=np.where(varying, _rounded(allocations.size), allocations.size))
+    constant = recording.settings.round(unique[np.all(occurs, axis=1)])
+    is_padded = is_in(np.arange(len(trace)), trace.events(Action.OOM)) & ~is_in(trace.size, constant)
+    padded.trace = replace(trace, size=np.where(is_padded, _rounded(trace.size), trace.size))
     return varying, padded
+
+
+def _rounded(sizes: Ints) -> Ints:
+    """Return sizes rounded up to 4 sizes per power of 2."""
+    exponents = np.maximum(np.frexp(sizes)[1] - 3, 0)
+    rounded: Ints = -(-sizes >> exponents) << exponents
+    return rounded
 
 
 def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
