@@ -32,13 +32,13 @@ class EventLookup:
         device, trace = timeline.device, timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
         # a free request is followed by its completion, unless a stream still uses the block
-        following = np.minimum(counted + 1, len(trace) - 1)
+        next_event = np.minimum(counted + 1, len(trace) - 1)
         completed = (
             (trace.action[counted] == Action.FREE_REQUESTED)
-            & (trace.action[following] == Action.FREE_COMPLETED)
-            & (trace.address[following] == trace.address[counted])
+            & (trace.action[next_event] == Action.FREE_COMPLETED)
+            & (trace.address[next_event] == trace.address[counted])
         )
-        self._last = np.where(completed, following, counted)
+        self._last = np.where(completed, next_event, counted)
         self._device = device
         self._first = recorder.end_position.get(device, 0) - len(counted)
         begin = recorder.begin_position.get(device, 0)

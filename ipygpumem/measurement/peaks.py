@@ -97,8 +97,8 @@ class PeakTracker:
     def _remove_if_unused(self) -> None:
         if self._scopes:  # a reset by the user must still update the open scopes
             return
-        for index, (saved, _) in tuple(self._user_stats.items()):
-            if not _raise_peaks(self.stats(index), saved):
+        for index, (saved_stats, _) in tuple(self._user_stats.items()):
+            if not _raise_peaks(self.stats(index), saved_stats):
                 del self._user_stats[index]
         if not self._user_stats:
             self._unwrap()
@@ -120,7 +120,7 @@ class PeakTracker:
         with self._lock:
             stats = self.stats(index)
             state = allocator.allocator_statistics(stats)
-            saved, latest = self._user_stats.get(index, (stats, None))
+            saved_stats, latest = self._user_stats.get(index, (stats, None))
             if not reset:
                 scope.earlier[index] = state.peak
             # if nothing was allocated since the latest reset, another reset would change nothing
@@ -128,9 +128,9 @@ class PeakTracker:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
                         open_scope.add(index, state)
-                if stats != (latest or saved):  # comparing is much faster than `_with_peaks`
-                    saved = _with_peaks(stats, saved)
-                self._user_stats[index] = saved, stats
+                if stats != (latest or saved_stats):  # comparing is much faster than `_with_peaks`
+                    saved_stats = _with_peaks(stats, saved_stats)
+                self._user_stats[index] = saved_stats, stats
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
             scope.reached[index] = state.now
@@ -172,9 +172,9 @@ class PeakTracker:
 
     def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
         stats = original(*arguments)
-        saved, _ = self._user_stats.get(arguments[0], (None, None)) if arguments else (None, None)
-        if saved is not None:
-            _raise_peaks(stats, saved)
+        saved_stats, _ = self._user_stats.get(arguments[0], (None, None)) if arguments else (None, None)
+        if saved_stats is not None:
+            _raise_peaks(stats, saved_stats)
         return stats
 
     def _reset(self, original: Callable[..., Any], *arguments: Any) -> Any:

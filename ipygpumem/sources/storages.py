@@ -232,24 +232,24 @@ class StorageInspector:
         for name in names:
             try:
                 value = getattr(node, name)
-                for saved in value if type(value) is tuple or type(value) is list else (value,):
-                    parts, complete = self.saved_parts(saved)
+                for saved_value in value if type(value) is tuple or type(value) is list else (value,):
+                    parts, complete = self.saved_parts(saved_value)
                     values += parts
                     incomplete |= not complete
             except Exception:  # noqa: S112 (freed by the backward pass)
                 continue
         return [value for value in values if value is not None], incomplete
 
-    def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
+    def saved_parts(self, saved_value: Any) -> tuple[list[Any], bool]:
         """Return a tuple ``(objects, complete)``: the objects in a saved value, and whether all can be read."""
-        if not is_saved_tensor(saved):
-            return [saved], True
-        kind = type(saved)
+        if not is_saved_tensor(saved_value):
+            return [saved_value], True
+        kind = type(saved_value)
         if not hasattr(kind, "data"):
             return [], False
-        data = saved.data
+        data = saved_value.data
         if hasattr(kind, "unpack_hook"):
-            return [data, saved.unpack_hook], True  # reading the hook does not call it
+            return [data, saved_value.unpack_hook], True  # reading the hook does not call it
         return [data], data is None or self.role(type(data)) == "tensor"
 
     @staticmethod

@@ -86,7 +86,7 @@ def graph_storages(graph: Any) -> dict[int, int]:
         if node is None or node in nodes:
             continue
         nodes.add(node)
-        pending += [following for following, _ in node.next_functions]
+        pending += [next_node for next_node, _ in node.next_functions]
         for name in dir(node):
             if name.startswith("_raw_saved_"):
                 values = attempt(functools.partial(getattr, node, name))

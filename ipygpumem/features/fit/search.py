@@ -178,9 +178,9 @@ class Search:
         self._steps.append((size, step))
         self.observations.add(step, step_run)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
-        used = peaks.allocated - self._before[self.index].allocated
-        if len(self.probes) == 1 and used > self._allowance(self.index):
-            return self._too_large(f"the run at the size {size_name(size)}", used)
+        used_bytes = peaks.allocated - self._before[self.index].allocated
+        if len(self.probes) == 1 and used_bytes > self._allowance(self.index):
+            return self._too_large(f"the run at the size {size_name(size)}", used_bytes)
         return self.probes[-1]
 
     def _predict(self) -> ScaledRecording:
@@ -231,8 +231,8 @@ class Search:
         """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
-        used = self.probes[-1].allocated - self._before[self.index].allocated
-        return used + int(growing_bytes(step, self._leaves) * (growth - 1))
+        used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
+        return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
 
     def _added(self, scaled: ScaledRecording, safety: float, size: Size) -> int:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))

@@ -115,10 +115,12 @@ class SavedState:
         values = []
         for _, container, items in self._items:
             values += replaced_items(container, items)
-        current_and_saved = [(attributes(instance), saved) for instance, saved, _ in self._attributes]
-        current_and_saved += [(variables, saved) for variables, saved, _ in self._variables]
-        for current, saved in current_and_saved:
-            values += [value for name, value in saved.items() if name not in current or current[name] is not value]
+        current_and_saved = [(attributes(instance), saved_values) for instance, saved_values, _ in self._attributes]
+        current_and_saved += [(variables, saved_values) for variables, saved_values, _ in self._variables]
+        for current, saved_values in current_and_saved:
+            values += [
+                value for name, value in saved_values.items() if name not in current or current[name] is not value
+            ]
         for cell, contents in self._cells:
             values += [value for value in contents if cell_contents(cell) != contents]
         return values
@@ -133,8 +135,8 @@ class SavedState:
         for _, container, items in self._items:
             yield items
             yield from items if issubclass(type(container), dict) else ()
-        for _, saved, _ in (*self._attributes, *self._variables):
-            yield saved
+        for _, saved_values, _ in (*self._attributes, *self._variables):
+            yield saved_values
         yield from (contents for _, contents in self._cells)
         yield from self._tensors.holders()
 

@@ -104,13 +104,13 @@ _READER = DataReader({"Trust": Trust})
 
 def report_rows(report: Report) -> list[ReportRow]:
     """Return a row for each device that this process uses, or a row for the host if no device is used."""
-    used = [device for device in report.devices.values() if device.before.context or device.after.context]
+    used_devices = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
     trust = host.grades["peak"].trust
     common |= {"host_held": host.held, "host_peak": host.peak, "host_peak_trust": trust}
-    if used:
-        return [_device_row(device, common) for device in used]
+    if used_devices:
+        return [_device_row(device, common) for device in used_devices]
     rss, total = host.after.rss, host.after.total
     return [ReportRow(**common, held=host.held, peak=host.peak, peak_trust=trust, allocated=rss, capacity=total)]
 

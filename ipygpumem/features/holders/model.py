@@ -275,10 +275,12 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
         owner_names = {part.name for part in own}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        kept = size(own_size)
-        graphs = f"the autograd graph of {name} keeps {kept} of activations alive"
+        kept_size = size(own_size)
+        graphs = f"the autograd graph of {name} keeps {kept_size} of activations alive"
         if len(owner_names) > 1:
-            graphs = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {kept} of activations alive"
+            graphs = (
+                f"the autograd graphs of {len(owner_names):,} tensors in {name} keep {kept_size} of activations alive"
+            )
         replacement = ".item()" if is_scalar else ".detach()"
         return f"{graphs}; to avoid this, store the result of {replacement} instead"
     largest = parts[0]

@@ -49,8 +49,8 @@ def line_table(device: DeviceLines) -> Table:
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
     """Yield rows for the lines; for a long listing, only for lines near those that allocated or freed memory."""
     dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
-    used = [index for index, line in enumerate(lines) if line.use is not None]
-    near = {index + offset for index in (0, *used) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}
+    used_lines = [index for index, line in enumerate(lines) if line.use is not None]
+    near = {index + offset for index in (0, *used_lines) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}
     for skip, group in groupby(range(len(lines)), lambda index: len(lines) > _LONG_LISTING and index not in near):
         indexes = list(group)
         if skip and len(indexes) > 1:

@@ -131,9 +131,9 @@ class AttributedAllocations:
             prefix_path = self._tracker.modules[index].path
             for path in reversed(node.modules):
                 if path == prefix or path.startswith(f"{prefix}."):
-                    found = self._index_by_path.get(f"{prefix_path}{path.removeprefix(prefix)}".removeprefix("."))
-                    if found is not None:
-                        return found
+                    node_index = self._index_by_path.get(f"{prefix_path}{path.removeprefix(prefix)}".removeprefix("."))
+                    if node_index is not None:
+                        return node_index
         return None if node.modules and call.module >= 0 else call.module
 
     def _list_graphs(self) -> None:

@@ -51,8 +51,8 @@ def _peak_label(timeline: CategoryTimeline) -> str:
 
 
 def _legend_categories(timeline: CategoryTimeline) -> list[int]:
-    used = np.any(timeline.usage > 0, axis=0).tolist()
-    return [category for category in _ORDER if used[category]]
+    is_used = np.any(timeline.usage > 0, axis=0).tolist()
+    return [category for category in _ORDER if is_used[category]]
 
 
 def _draw_panel(layout: plot_image.PlotLayout, timeline: CategoryTimeline, top: float) -> None:

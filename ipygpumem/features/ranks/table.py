@@ -206,9 +206,9 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _rank_notes(results: Sequence[RankResult], rows: Sequence[ranks.RankRow], role: str) -> Iterator[str]:
-    lost = [result.name for result in results if result.report is None]
-    if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
-        yield f"no report from {join_names(lost, role)}"
+    lost_names = [result.name for result in results if result.report is None]
+    if lost_names and not (len(lost_names) == len(results) and all(result.peaks for result in results)):
+        yield f"no report from {join_names(lost_names, role)}"
     median, slow = ranks.slow_ranks(results)
     if slow:
         slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()], role)

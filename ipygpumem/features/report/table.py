@@ -65,8 +65,8 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 def report_tables(report: Report) -> list[Table]:
     """Return a table of all values for each device and the host, without rows that are zero and unchanged."""
-    used = [device for device in report.devices.values() if device.after.context or device.before.context]
-    tables = [*map(_device_table, used), _host_table(report.host)]
+    used_devices = [device for device in report.devices.values() if device.after.context or device.before.context]
+    tables = [*map(_device_table, used_devices), _host_table(report.host)]
     tables = insert_outside_tables(with_change_rows(tables, report), report)
     tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
     tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *report_notes(report)))

@@ -135,8 +135,8 @@ def _failing_capacities(result: SettingsComparison) -> list[str]:
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}
-    listed = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
-    return [f'Some limits larger than "smallest limit" are not enough: {"; ".join(listed)}.'] if listed else []
+    parts = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
+    return [f'Some limits larger than "smallest limit" are not enough: {"; ".join(parts)}.'] if parts else []
 
 
 def _recommendation(result: SettingsComparison) -> str:
@@ -189,5 +189,5 @@ def _other_devices(result: SettingsComparison) -> list[str]:
     ]
     if not devices:
         return []
-    listed = ", ".join(map(str, devices))
-    return [f"The file also contains allocations on GPU {listed}: select a device with --device."]
+    indices = ", ".join(map(str, devices))
+    return [f"The file also contains allocations on GPU {indices}: select a device with --device."]

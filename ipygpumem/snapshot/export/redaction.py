@@ -85,18 +85,18 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 def strip_directories(files: list[str]) -> dict[str, str]:
     """Return a short, unique name for each file. Names of library files include the path within the library."""
     names: dict[str, str] = {}
-    used: set[str] = set()
+    used_names: set[str] = set()
     numbers: dict[str, int] = {}
     for file in files:
         if file in names:
             continue
         name = base = _short(file)
         number = numbers.get(base, 1)
-        while name in used:
+        while name in used_names:
             numbers[base] = number = number + 1
             stem, dot, end = base.rpartition(".")
             name = f"{stem}~{number}{dot}{end}" if dot else f"{base}~{number}"
-        used.add(name)
+        used_names.add(name)
         names[file] = name
     return names
 

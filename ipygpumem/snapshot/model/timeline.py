@@ -213,11 +213,11 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
     by_request = False
     if not (action == Action.FREE_COMPLETED).any():
         # completed frees were not recorded (skip_actions) if blocks with only a requested free no longer exist
-        gone = np.zeros(len(first), np.bool_)
-        gone[reused - 1] = True
+        is_gone = np.zeros(len(first), np.bool_)
+        is_gone[reused - 1] = True
         if segments is not None:
-            gone |= ~is_in(address[first], blocks.address[active])
-        by_request = bool((gone & (free_request < len(rows))).any())
+            is_gone |= ~is_in(address[first], blocks.address[active])
+        by_request = bool((is_gone & (free_request < len(rows))).any())
     closed = free_request if by_request else _first_in_group(action == Action.FREE_COMPLETED, group, len(first))
     event_of = np.append(rows, count)  # by row; the last value stands for "no row"
     end = event_of[closed]

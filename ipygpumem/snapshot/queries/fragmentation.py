@@ -77,7 +77,7 @@ def fragmentation(
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
     length, owner = _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(state, replayed=replayed)
-    used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
+    is_used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
     return Fragmentation(
@@ -88,8 +88,8 @@ def fragmentation(
         free=int(length.sum()),
         largest=int(length.max(initial=0)),
         pieces=len(length),
-        empty=int(length[~private & ~used].sum()),
-        partly=int(length[~private & used].sum()),
+        empty=int(length[~private & ~is_used].sum()),
+        partly=int(length[~private & is_used].sum()),
         private=int(length[private].sum()),
         derived=not exact and not replayed,
         fit=None if need is None else _fit(need, stream, length, state.segments[owner]),

@@ -48,15 +48,15 @@ def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
     """Describe the peak, when it occurred, and the lines of code that allocated most of it."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
-    used = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
-    used.sort(key=lambda timeline: -timeline.requested.peak()[1])
-    if not used:
+    used_timelines = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
+    used_timelines.sort(key=lambda timeline: -timeline.requested.peak()[1])
+    if not used_timelines:
         return f"{snapshot.name}: no device used memory"
     lines: list[str] = []
-    for timeline in used[:_MAX_DEVICES]:
-        lines += _device_lines(snapshot, timeline, short=len(used) > 1)
-    if len(used) > _MAX_DEVICES:
-        lines.append(f"and {many(len(used) - _MAX_DEVICES, 'more device')} with lower peaks")
+    for timeline in used_timelines[:_MAX_DEVICES]:
+        lines += _device_lines(snapshot, timeline, short=len(used_timelines) > 1)
+    if len(used_timelines) > _MAX_DEVICES:
+        lines.append(f"and {many(len(used_timelines) - _MAX_DEVICES, 'more device')} with lower peaks")
     host = snapshot.host_timeline if device is None else None
     if host is not None and len(host.trace):
         peak, end = size(host.requested.peak()[1]), f"{size(host.end_requested)} at the end"
@@ -104,10 +104,10 @@ def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:
     """Return sentences that describe missing or inconsistent data of a device."""
     gaps, trace, blocks = timeline.gaps, timeline.trace, snapshot.blocks
     dropped = snapshot.own.dropped_of(trace.device)
-    used = np.flatnonzero(blocks.active & (blocks.device == timeline.device))
-    without_request = int(np.count_nonzero(~blocks.requested_known[used]))
-    address = blocks.address[used]
-    overlapping = int(np.count_nonzero(address[1:] < (address + blocks.size[used])[:-1]))
+    used_blocks = np.flatnonzero(blocks.active & (blocks.device == timeline.device))
+    without_request = int(np.count_nonzero(~blocks.requested_known[used_blocks]))
+    address = blocks.address[used_blocks]
+    overlapping = int(np.count_nonzero(address[1:] < (address + blocks.size[used_blocks])[:-1]))
     sentences: list[str] = []
 
     def add(count: int, sentence: str) -> None:

@@ -128,10 +128,10 @@ class Allocator(ExpandableSegments):
 
     def release(self, addresses: list[int], request: int) -> None:
         """Free the segments at the given addresses, except those that contain blocks in use."""
-        wanted = set(addresses)
+        wanted_addresses = set(addresses)
         for number in range(len(self.pools)):
             for key in self._free_from(number, self._smallest_segment):
-                if key & ADDRESS_MASK in wanted and self._is_segment(key):
+                if key & ADDRESS_MASK in wanted_addresses and self._is_segment(key):
                     self._release(number, key, request)
 
     def has_cached_segments(self) -> bool:

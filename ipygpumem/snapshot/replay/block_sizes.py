@@ -62,16 +62,16 @@ def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
     """Return the sizes of all blocks; None if they do not follow from the addresses or contradict the file."""
     timeline, settings = snapshot.timeline(device), AllocatorSettings.recorded(snapshot.settings)
     allocations, rounded = timeline.allocations, settings.round(timeline.allocations.size)
-    known = allocations.block >= 0
+    has_block = allocations.block >= 0
     large = rounded > SMALL
     has_private_pools = any(pool != (0, 0) for pool in snapshot.pools)
-    unknown = large & (allocations.start == BEFORE) & ~known
+    unknown = large & (allocations.start == BEFORE) & ~has_block
     if settings.expandable or settings.max_split_size is not None or has_private_pools or unknown.any():
         return None
     if missing_data(snapshot, timeline):
         return None
     sizes = rounded.copy()
-    sizes[known] = snapshot.blocks.size[allocations.block[known]]
+    sizes[has_block] = snapshot.blocks.size[allocations.block[has_block]]
     rows = np.flatnonzero(large)
     rows = rows[np.lexsort((allocations.start[rows], allocations.address[rows]))]
     address, start, end = (column[rows] for column in (allocations.address, allocations.start, allocations.end))
@@ -96,11 +96,11 @@ def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
     else:
         return None
     remainder = free_end - address - rounded[rows]
-    started = start != BEFORE
-    if (remainder[started] < 0).any():  # also if the segment is unknown, because its end is then 0
+    has_start = start != BEFORE
+    if (remainder[has_start] < 0).any():  # also if the segment is unknown, because its end is then 0
         return None
     computed = rounded[rows] + np.where(remainder <= SMALL, remainder, 0)
-    if (computed != sizes[rows])[started & known[rows]].any() or (sizes != rounded)[known & ~large].any():
+    if (computed != sizes[rows])[has_start & has_block[rows]].any() or (sizes != rounded)[has_block & ~large].any():
         return None
-    sizes[rows[started]] = computed[started]
+    sizes[rows[has_start]] = computed[has_start]
     return sizes

@@ -116,9 +116,9 @@ class ExpandableSegments(FreeBlocks):
         size = -(-max(self._total + self._total // 8, rounded) // unit) * unit
         start = self._choose_address(size)
         self._truncate_range(start)
-        following = bisect_right(self._range_starts, start)
-        if following < len(self._range_starts):
-            size = min(size, self._range_starts[following] - start)
+        next_range = bisect_right(self._range_starts, start)
+        if next_range < len(self._range_starts):
+            size = min(size, self._range_starts[next_range] - start)
         self._add_range(pool, start, start + size)
         self._add_unmapped(pool, start, size)
         return start

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 def default_device(snapshot: SnapshotData) -> int:
     """Return the device to which a comparison of settings refers by default."""
-    failed = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
-    return max(failed, key=lambda timeline: timeline.requested.peak()[1], default=snapshot.timeline(None)).device
+    failed_timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
+    return max(
+        failed_timelines, key=lambda timeline: timeline.requested.peak()[1], default=snapshot.timeline(None)
+    ).device
 
 
 def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> tuple[int, int | None]:
@@ -32,7 +34,7 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
     reserved, trace = timeline.reserved, timeline.trace
     if reserved is None:
         return 0, None
-    known, upper = program_limit(snapshot, timeline, settings), None
+    set_limit, upper = program_limit(snapshot, timeline, settings), None
     for event in trace.events(Action.OOM).tolist():
         before, free = int(reserved.bytes[event]), trace.device_free.get(event)
         segment, needed = _required(settings, int(trace.size[event]))
@@ -40,9 +42,9 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
         limit = snapshot.own.device_limits.get(timeline.device)
         if limit is not None and limit >= before - _excess(settings):
             limits.append(limit)
-        known = min(limits, default=known)
+        set_limit = min(limits, default=set_limit)
         upper = before + segment - 1 if upper is None else min(upper, before + segment - 1)
-    return (int(reserved.bytes.max()) - _excess(settings), upper) if known is None else (known, known)
+    return (int(reserved.bytes.max()) - _excess(settings), upper) if set_limit is None else (set_limit, set_limit)
 
 
 def _required(settings: AllocatorSettings, request: int) -> tuple[int, int]:

@@ -131,22 +131,22 @@ class Recording:
     def _assign_pools(self) -> tuple[list[Pool], Ints]:
         allocations, trace, snapshot = self.allocations, self.trace, self.snapshot
         rows = np.arange(len(allocations))
-        started = allocations.start >= 0
+        is_recorded = allocations.start >= 0
         start = np.maximum(allocations.start, 0)
         initial = self.initial.segments
         segment = find_range(initial, allocations.address)
-        stream = np.where(started, trace.stream[start], np.append(initial["stream"], 0)[segment])
+        stream = np.where(is_recorded, trace.stream[start], np.append(initial["stream"], 0)[segment])
         pool_id = snapshot.history(self.device).pools(rows)
-        pool_id = np.where(started & (trace.pool[start] >= 0), trace.pool[start], pool_id)
+        pool_id = np.where(is_recorded & (trace.pool[start] >= 0), trace.pool[start], pool_id)
         completed = expandable_pools(snapshot, self.timeline, initial, pool_id, self.settings)
         initial["small"] = completed.initial_small
         self._pool_of_event = completed.event_pools
         self._default = default = default_pool(snapshot.pools)
         private = set(range(len(snapshot.pools) + completed.inferred_count)) - {default}
         pool_id = np.where(completed.allocation_pools < 0, default, completed.allocation_pools)
-        failed = trace.events(Action.OOM)
-        streams = np.concatenate([stream, initial["stream"], trace.stream[failed]])
-        ids = np.concatenate([pool_id, completed.initial_pools, trace.pool[failed]])
+        failed_requests = trace.events(Action.OOM)
+        streams = np.concatenate([stream, initial["stream"], trace.stream[failed_requests]])
+        ids = np.concatenate([pool_id, completed.initial_pools, trace.pool[failed_requests]])
         ids[ids < 0] = default
         handles = distinct(streams)
         keys = ids * len(handles) + np.searchsorted(handles, streams)
@@ -159,24 +159,24 @@ class Recording:
             for small in (False, True)
         ]
         self.segment_pools, failed_pools = np.split(inverse[len(rows) :] * 2, [len(initial)])
-        self._failed_pools = dict(zip(failed.tolist(), failed_pools.tolist(), strict=True))
+        self._failed_pools = dict(zip(failed_requests.tolist(), failed_pools.tolist(), strict=True))
         return pools, inverse[: len(rows)] * 2
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         trace, allocations = self.trace, self.allocations
         count, rows = len(trace), len(allocations)
-        operation, selected = np.zeros(count, np.int32), np.zeros(count, np.bool_)
-        started = np.flatnonzero(allocations.start >= 0)
-        operation[allocations.start[started]] = started
+        operation, is_selected = np.zeros(count, np.int32), np.zeros(count, np.bool_)
+        recorded_rows = np.flatnonzero(allocations.start >= 0)
+        operation[allocations.start[recorded_rows]] = recorded_rows
         ended = np.flatnonzero((allocations.end >= 0) & (allocations.end < count))
         operation[allocations.end[ended]] = ~ended
-        selected[allocations.start[started]] = selected[allocations.end[ended]] = True
+        is_selected[allocations.start[recorded_rows]] = is_selected[allocations.end[ended]] = True
         for item in self._releases():
             event = item if isinstance(item, int) else item.first
             operation[event] = rows + len(self.special)
-            selected[event] = True
+            is_selected[event] = True
             self.special.append(item)
-        return operation[selected], np.flatnonzero(selected).astype(np.int32)
+        return operation[is_selected], np.flatnonzero(is_selected).astype(np.int32)
 
     def _releases(self) -> list[ReleasedSegments | int]:
         """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
@@ -187,10 +187,10 @@ class Recording:
         ends = np.append(starts[1:], len(events))[: len(starts)]
         releases: list[ReleasedSegments | int] = []
         for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event, following = int(events[first]), int(events[end - 1]) + 1
-            new_memory = actions[following] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
-            retry = (bool(new_memory) or self._uses_mapped_memory(event, following)) and self._serves_request(
-                event, following
+            event, next_event = int(events[first]), int(events[end - 1]) + 1
+            new_memory = actions[next_event] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
+            retry = (bool(new_memory) or self._uses_mapped_memory(event, next_event)) and self._serves_request(
+                event, next_event
             )
             pools = self._pools_of(events[first:end])
             private = frozenset(pools - {self._default})
@@ -215,27 +215,27 @@ class Recording:
         rows = np.argsort(self.allocations.address, kind="stable")
         return rows, self.allocations.address[rows]
 
-    def _uses_mapped_memory(self, event: int, following: int) -> bool:
+    def _uses_mapped_memory(self, event: int, next_event: int) -> bool:
         """Return whether segments were freed for a request that was then served from memory that remained mapped.
 
         After memory was unmapped, the rest of a block may be smaller than ``max_split_size``, so that it can be used.
         """
         trace, settings = self.trace, self.settings
-        if not settings.expandable or settings.max_split_size is None or following >= len(trace):
+        if not settings.expandable or settings.max_split_size is None or next_event >= len(trace):
             return False
-        return bool(trace.action[following] == Action.ALLOC and trace.stack[event] >= 0)
+        return bool(trace.action[next_event] == Action.ALLOC and trace.stack[event] >= 0)
 
-    def _serves_request(self, event: int, following: int) -> bool:
+    def _serves_request(self, event: int, next_event: int) -> bool:
         """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""
         trace, reserved = self.trace, self.timeline.reserved
-        if trace.stack[event] != trace.stack[following]:  # PyTorch uses the stack of the request for both events
+        if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
             return False
         limit = program_limit(self.snapshot, self.timeline, self.settings)
         if reserved is None or self.settings.collection_threshold or (limit is None and trace.stack[event] >= 0):
             return True
         limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
-        return trace.action[following] != Action.SEGMENT_ALLOC or before + int(trace.size[following]) > limit
+        return trace.action[next_event] != Action.SEGMENT_ALLOC or before + int(trace.size[next_event]) > limit
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Return the settings without those that have no effect on the requests of this recording."""
@@ -277,20 +277,20 @@ class Recording:
         rounded = self.settings.round(blocks["requested"])
         sizes = np.where(unknown, rounded, blocks["rounded"])
         segment_end = (segments["address"] + segments["size"])[owner]
-        following = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
+        next_address = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
         has_remainder = unknown & (rounded > SMALL) & ~segments["expandable"][owner]
-        started = np.flatnonzero(allocations.start >= 0)
-        by_address = started[np.argsort(allocations.address[started], kind="stable")]
+        recorded_rows = np.flatnonzero(allocations.start >= 0)
+        by_address = recorded_rows[np.argsort(allocations.address[recorded_rows], kind="stable")]
         addresses = allocations.address[by_address]
         for block in np.flatnonzero(has_remainder).tolist():
             end = int(blocks["address"][block] + sizes[block])
-            if following[block] - end > SMALL:
+            if next_address[block] - end > SMALL:
                 first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
                 until = allocations.end[blocks["row"][block]]
                 while first < last and allocations.start[by_address[first]] > until:
                     first += 1
                 end = int(addresses[first]) if first < last else end
             else:
-                end = int(following[block])
+                end = int(next_address[block])
             sizes[block] = end - blocks["address"][block]
         return sizes

@@ -254,20 +254,22 @@ def replay(
     verification = verified(snapshot, snapshot.timeline(device).device)
     recording = verification.recording
     limit = None if capacity is None else parse_capacity(capacity)
-    chosen = recording.settings if settings is None else AllocatorSettings.parse(settings)
-    if settings is not None and chosen.fraction is not None:
+    allocator_settings = recording.settings if settings is None else AllocatorSettings.parse(settings)
+    if settings is not None and allocator_settings.fraction is not None:
         raise OptionError("per_process_memory_fraction is not replayed: specify the capacity instead")
-    if settings is not None and chosen.collection_threshold and limit is None:
+    if settings is not None and allocator_settings.collection_threshold and limit is None:
         raise OptionError("garbage_collection_threshold requires a memory limit: specify the capacity, such as 24 GiB")
     as_recorded = settings is None and limit is None
-    by_fraction = by_fraction or chosen.collection_threshold > 0
-    result = verification.run if as_recorded else run(recording, chosen, limit=limit, by_fraction=by_fraction)
-    grade, reason = grade_of_replay(recording, verification, chosen, as_recorded=as_recorded)
+    by_fraction = by_fraction or allocator_settings.collection_threshold > 0
+    result = (
+        verification.run if as_recorded else run(recording, allocator_settings, limit=limit, by_fraction=by_fraction)
+    )
+    grade, reason = grade_of_replay(recording, verification, allocator_settings, as_recorded=as_recorded)
     events = result.allocator.events
     mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
     return Replay(
         device=recording.device,
-        settings=chosen,
+        settings=allocator_settings,
         capacity=limit,
         grade=grade,
         reason=reason,

@@ -232,11 +232,11 @@ def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[in
 
 def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:
     """Return a function that returns the address of a new segment of a given size."""
-    following = _HIGHEST if descending else ADDRESS_LIMIT
+    next_address = _HIGHEST if descending else ADDRESS_LIMIT
     compared, agrees = 0, recorded
 
     def choose(allocator: Allocator, size: int) -> int:
-        nonlocal following, compared, agrees
+        nonlocal next_address, compared, agrees
         events = slice(compared, len(allocator.events))
         compared = len(allocator.events)
         if agrees:  # segments that are freed together may be in another order
@@ -245,10 +245,10 @@ def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) 
         address = _recorded_address(recording, allocator, size) if agrees else None
         if address is not None:
             return address
-        following += -size if descending else size
-        if not ADDRESS_LIMIT <= following <= _HIGHEST:
+        next_address += -size if descending else size
+        if not ADDRESS_LIMIT <= next_address <= _HIGHEST:
             raise recording.error("the requests exceed the address space of a process")
-        return following if descending else following - size
+        return next_address if descending else next_address - size
 
     return choose
 

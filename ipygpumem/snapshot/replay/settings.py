@@ -142,13 +142,13 @@ class AllocatorSettings:
         """Return the settings in the format of ``PYTORCH_ALLOC_CONF``, without default values."""
         default = AllocatorSettings()
         divisions = [str(count) for count in self.divisions]
-        listed = [f"{1 << entry}:{count}" for entry, count in enumerate(divisions)]
+        parts = [f"{1 << entry}:{count}" for entry, count in enumerate(divisions)]
         values = {
             "expandable_segments": (self.expandable, str(self.expandable)),
             "max_split_size_mb": (self.max_split_size, str((self.max_split_size or 0) // MIB)),
             "roundup_power2_divisions": (
                 self.divisions,
-                divisions[0] if len(set(divisions)) == 1 else f"[{','.join(listed)}]",
+                divisions[0] if len(set(divisions)) == 1 else f"[{','.join(parts)}]",
             ),
             "garbage_collection_threshold": (self.collection_threshold, str(self.collection_threshold)),
             "large_segment_size_mb": (self.large_segment, str(self.large_segment // MIB)),

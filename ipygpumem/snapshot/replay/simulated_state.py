@@ -91,8 +91,8 @@ def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
     segments = np.zeros(len(rows), SEGMENT)
     for number, (address, size, expandable) in enumerate(sorted(rows)):
         pool = allocator.pools[pool_at[address]]  # each segment begins with a block
-        known = pool.id if pool.id < len(recording.snapshot.pools) else -1
-        segments[number] = address, size, pool.stream, -1, known, pool.small, expandable
+        pool_index = pool.id if pool.id < len(recording.snapshot.pools) else -1
+        segments[number] = address, size, pool.stream, -1, pool_index, pool.small, expandable
     if event in result.served:
         requested, stack = int(trace.size[event]), int(trace.stack[event])
         block = (result.served[event][0], requested, result.served[event][1], -1, stack, False)

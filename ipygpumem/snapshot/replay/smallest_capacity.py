@@ -73,10 +73,10 @@ def smallest_capacity(
             distance = (passing - lowest) // (probes + 1)
             far = ((passing - number * distance) // STEP * STEP for number in range(1, probes + 1))
             tested += [limit for limit in far if limit < passing - probes * STEP]
-            found = (sufficient(limit) for limit in tested if work.left > least)
-            smaller, failing = next((limit for limit in found if limit is not None), None), lowest - 1
+            smaller_limits = (sufficient(limit) for limit in tested if work.left > least)
+            smaller, failing = next((limit for limit in smaller_limits if limit is not None), None), lowest - 1
         larger = {passing + number * STEP for number in range(1, probes + 1)}
         larger |= {passing + (end - passing) * number // (probes + 1) for number in range(1, probes + 1)}
         larger_first = sorted((limit for limit in larger if passing < limit < end), reverse=True)
-        failed = (limit for limit in larger_first if work.left > least and sufficient(limit) is None)
-        return SmallestCapacity(passing, next(failed, None))
+        failing_limits = (limit for limit in larger_first if work.left > least and sufficient(limit) is None)
+        return SmallestCapacity(passing, next(failing_limits, None))

@@ -56,16 +56,20 @@ def verify(recording: Recording) -> Verification:
         row = wrong[np.argmin(allocations.start[wrong])]
         amount = size(int(allocations.size[row]))
         differences.append((int(allocations.start[row]), f"an allocation of {amount} has a different address"))
-    recorded, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
-    for (action, address, nbytes, event), other in zip(recorded, simulated, strict=False):
+    recorded_events, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
+    for (action, address, nbytes, event), other in zip(recorded_events, simulated, strict=False):
         if (action, address, nbytes) != other[:3]:
             differences.append((event, f"a segment of {size(nbytes)} is allocated or freed differently"))
             break
     else:
-        if len(recorded) != len(simulated):
-            event = recorded[len(simulated)][3] if len(recorded) > len(simulated) else result.event_of(simulated[-1][3])
+        if len(recorded_events) != len(simulated):
+            event = (
+                recorded_events[len(simulated)][3]
+                if len(recorded_events) > len(simulated)
+                else result.event_of(simulated[-1][3])
+            )
             differences.append(
-                (event, f"the number of segment events differs by {abs(len(recorded) - len(simulated)):,}")
+                (event, f"the number of segment events differs by {abs(len(recorded_events) - len(simulated)):,}")
             )
     sizes = np.asarray(result.sizes, np.int64)
     final = allocations.block >= 0

@@ -162,12 +162,12 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
     step = matched.step
     for _, live, total, sizes in matched.peaks(model)[1:]:
         change = (sizes - step.sizes)[live]
-        lost = -int(change[change < 0].sum())
-        if lost > _MAX_SHARE * (step.start + total):
+        lost_bytes = -int(change[change < 0].sum())
+        if lost_bytes > _MAX_SHARE * (step.start + total):
             line = step.lines(live[np.argmin(change)][None])[0]
             return (
                 f"At larger sizes, {many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak would shrink by "
-                f"{size_text(lost)} in total, mainly in {line}: record larger sizes."
+                f"{size_text(lost_bytes)} in total, mainly in {line}: record larger sizes."
             )
     return ""
 

@@ -174,8 +174,8 @@ class ScaledStep:
         groups += group_rows(state.snapshot, state.recording.timeline, older, key)
         merged: dict[str, Group] = {}
         for group in groups:
-            same = merged.get(group.label)
-            count, nbytes = (same.count, same.bytes) if same else (0, 0)
+            previous_group = merged.get(group.label)
+            count, nbytes = (previous_group.count, previous_group.bytes) if previous_group else (0, 0)
             merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
         return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 

@@ -185,11 +185,11 @@ def _lines(
         for number in set(present):
             table[number, 1] += sum(segment.free)
             table[number, 0] += segment.size if len(set(present)) == 1 else 0
-    known, addresses = snapshot.own.variables, recording.allocations.address
+    names_by_block, addresses = snapshot.own.variables, recording.allocations.address
     lines = []
     for label, (exclusive_segments, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
         keys = (block_key(recording.device, int(addresses[row])) for row in rows_of[label])
-        names = dict.fromkeys(known.get(key, "") for key in keys)
+        names = dict.fromkeys(names_by_block.get(key, "") for key in keys)
         lines.append(
             BlockingLine(label, exclusive_segments, free, nbytes, count, tuple(name for name in names if name))
         )

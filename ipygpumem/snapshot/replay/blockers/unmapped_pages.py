@@ -130,8 +130,8 @@ class _Search:
         """Return the fewest bytes to free if a request is served after a block, and the entries of both tables."""
         base, size, rounded = place
         addresses, sizes = self.result.addresses, self.result.sizes
-        kept = rows[window.start - 1] if window.start else None
-        start = base if kept is None else addresses[kept] + sizes[kept]
+        row_before = rows[window.start - 1] if window.start else None
+        start = base if row_before is None else addresses[row_before] + sizes[row_before]
         used = sum(sizes[row] for row in rows[window])
         if used >= best:
             return best, None
@@ -141,7 +141,7 @@ class _Search:
         amount = max(-(-(needed + (covered - last + first) * size) // self.unit), 0)
         left = self.pages[first].left if first < last else None
         right = self.pages[last - 1].right if first < last else None
-        left_states = (1,) if left is None else (0,) if left == kept else (0, 1)
+        left_states = (1,) if left is None else (0,) if left == row_before else (0, 1)
         right_states = (1,) if right is None or right in rows[window] else (0, 1)
         counted = sizes[right] if right is not None and right in rows[window] else 0
         entries = None
