@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import ipygpumem
 from ipygpumem import OptionError
 from ipygpumem.features.fit import update
+from ipygpumem.features.fit.dry import cuda_kernels, fake_device
 from ipygpumem.features.fit.dry.storage_log import StorageLog
 
 MIB = 1 << 20
@@ -141,6 +142,32 @@ def test_kernels_of_a_gpu():
     assert saved(module) < 48, "the weights of attention would need 64 MiB"
 
 
+@pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda'")
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU, nn.RNN, functools.partial(nn.RNN, nonlinearity="relu")])
+def test_recurrent_networks_on_a_gpu(monkeypatch, make):
+    """PyTorch would access the storages of the parameters, unless the operation of cuDNN is called directly."""
+    model = make(64, 64, batch_first=True, num_layers=2)
+
+    def step(batch, half=False):
+        torch.set_autocast_enabled("cuda", half)
+        output, _ = model(torch.ones(batch, 256, 64))
+        torch.set_autocast_enabled("cuda", False)
+        output.sum().backward()
+
+    expected = dry(step).predict(64)
+    monkeypatch.setattr(fake_device, "cuda_kernels", cuda_kernels.recurrent_on_gpu)
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda tensor: True)
+    assert dry(step).predict(64) == expected
+    half = dry(functools.partial(step, half=True))
+    assert 0.3 * expected < half.predict(64) < 0.8 * expected
+    # the parameters of a network on a GPU are in one storage, which cuDNN uses without copying the parameters
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    storage = torch.empty(sum(sizes))
+    for parameter, part in zip(model.parameters(), storage.split(sizes), strict=True):
+        parameter.data = part.view_as(parameter)
+    assert dry(step).predict(64) == pytest.approx(expected - 4 * sum(sizes), abs=10_000)
+
+
 @pytest.mark.parametrize(("kernel", "groups"), [(1, 1), (3, 1), (3, 8)])
 def test_workspaces_of_convolutions(kernel, groups):
     """Convolutions on tensor cores convert the input, the output and the weights to channels_last."""
@@ -247,6 +274,10 @@ def resized_storage(batch):
     HOST.untyped_storage().resize_(0)
 
 
+def set_storage(batch):
+    torch.ones(batch).set_(HOST.untyped_storage())
+
+
 def swap(batch):
     torch.utils.swap_tensors(HOST, torch.ones(batch))
 
@@ -271,6 +302,7 @@ def synchronize(batch):
         (shared_array, r"test_dry.py:\d+ shared_array \(.*\) needs the data of a tensor"),
         (swap, r"test_dry.py:\d+ swap \(.*\) swaps tensors: remove it from the step, or run without dry"),
         (storage, r"test_dry.py:\d+ storage \(.*\) accesses the storage of a tensor: remove it"),
+        (set_storage, r"test_dry.py:\d+ set_storage \(.*\) accesses the storage of a tensor \(Attempted to set"),
         (resized_storage, r"test_dry.py:\d+ resized_storage \(.*\) accesses the storage of a tensor: remove it"),
         (synchronize, r"test_dry.py:\d+ synchronize \(.*\) needs a GPU"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -36,6 +37,7 @@ _MAX_FLASH_HEAD = 256
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Number of gates for each mode of cuDNN: RNN with ReLU, RNN with tanh, LSTM and GRU."""
 _LSTM = 2
+_FLAGS = 3  # index of the first argument of recurrent networks after the input, the hidden state and the parameters
 
 
 @contextlib.contextmanager
@@ -228,6 +230,31 @@ def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
     return recurrent
 
 
+def recurrent_on_gpu(torch: Any) -> Any:
+    """Return a context manager in which recurrent networks on a GPU call the operation of cuDNN directly.
+
+    Otherwise, PyTorch would access the storages of the parameters before it calls an operation that can be replaced.
+    """
+    base: Any = import_module("torch.overrides").TorchFunctionMode
+    tree_map: Any = import_module("torch.utils._pytree").tree_map
+    functions = torch._C._VariableFunctions
+    modes = {functions.rnn_relu: 0, functions.rnn_tanh: 1, functions.lstm: _LSTM, functions.gru: 3}
+
+    class Mode(base):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            is_packed = len(args) <= _FLAGS or not isinstance(args[_FLAGS], bool)  # has another argument: batch sizes
+            mode = None if is_packed else modes.get(function)
+            if mode is None or not torch.backends.cudnn.is_acceptable(args[0]):
+                return function(*args, **(kwargs or {}))
+            if not torch.is_autocast_enabled("cuda"):
+                return _recurrent(torch, mode)(*args)
+            convert = operator.methodcaller("to", torch.get_autocast_dtype("cuda"))
+            with torch.autocast("cuda", enabled=False):
+                return _recurrent(torch, mode)(*tree_map(convert, args[:_FLAGS]), *args[_FLAGS:])
+
+    return Mode()
+
+
 def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
     """Return the operations of cuDNN for recurrent networks, with the tensors that they save."""
     aten = torch.ops.aten
@@ -243,7 +270,8 @@ def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
         values = layers * (_GATES[mode] + (2 if mode == _LSTM else 1)) + (layers - 1) * (1 + (dropout > 0))
         nbytes = math.prod(x.shape[:-1]) * directions * size * values * x.element_size()
         reserve = x.new_empty(nbytes if train else 0, dtype=torch.uint8)
-        weights = x.new_empty(sum(tensor.numel() for tensor in weight)) if buffer is None else buffer
+        is_flat = len({tensor.untyped_storage()._cdata for tensor in weight}) == 1  # so that cuDNN need not copy it
+        weights = x.new_empty(0 if is_flat else sum(map(torch.numel, weight))) if buffer is None else buffer
         return output, hidden, cell, reserve, weights
 
     def backward(x: Any, weight: Any, _: int, __: Any, hx: Any, *others: Any) -> Any:

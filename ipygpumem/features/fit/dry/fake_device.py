@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterruptsInFiles
 from ipygpumem.core.units import KIB, MIB
-from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, rnn_kernels
+from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
 from ipygpumem.features.fit.dry.replaced_functions import grouped_copies, refused_access
 from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog, meta_view
@@ -91,8 +91,7 @@ class FakeDevice:
             stack.enter_context(unittest.mock.patch.object(logger, "disabled", True))
             stack.enter_context(self._mode)
             stack.enter_context(grouped_copies(self._torch, self._copy))
-            if not self.native:
-                stack.enter_context(cuda_kernels(self._torch))
+            stack.enter_context((recurrent_on_gpu if self.native else cuda_kernels)(self._torch))
             stack.enter_context(self._dispatch_mode())
             with AllowedInterrupts(), self._interrupts:
                 yield

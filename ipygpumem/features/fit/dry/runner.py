@@ -58,10 +58,9 @@ _OPERATIONS = {
     "aten.nonzero.default": "the positions of nonzero values (as do nonzero() and boolean indices)",
 }
 _DATA_ERROR = re.compile(
-    r"FakeTensor|fake tensor|data pointer|tensor subclasses|doesn't have storage|resize storage|must be 'meta'"
-    r"|set the storage of a tensor on device|WeakValueDictionary",
-    re.IGNORECASE,
+    r"FakeTensor|fake tensor|data pointer|tensor subclasses|must be 'meta'|WeakValueDictionary", re.IGNORECASE
 )
+_STORAGE_ERROR = re.compile(r"doesn't have storage|resize storage|set the storage of a tensor", re.IGNORECASE)
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
 
 
@@ -270,8 +269,9 @@ def _reason(error: Exception) -> str | None:
         operation = str(getattr(error, "func", text))
         requirement = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
         return f"{line}needs {requirement}: remove it from the step, or run without dry"
-    if _DATA_ERROR.search(text):
-        return f"{line}needs the data of a tensor ({text}): remove it from the step, or run without dry"
+    if _STORAGE_ERROR.search(text) or _DATA_ERROR.search(text):
+        problem = "accesses the storage" if _STORAGE_ERROR.search(text) else "needs the data"
+        return f"{line}{problem} of a tensor ({text}): remove it from the step, or run without dry"
     if _NO_GPU.search(text):
         return f"{line}needs a GPU ({text}): remove it from the step"
     return None
