@@ -36,7 +36,7 @@ def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any
 
 
 def _spawned_state(bit_generator: Any) -> Callable[[], Any]:
-    """Save the number of spawned generators, which NumPy provides no way to set; return the function to restore it."""
+    """Save the number of spawned generators and return the function that restores it, which NumPy does not provide."""
     seeds = bit_generator._seed_seq  # public since NumPy 1.25
     return functools.partial(seeds.__setstate__, seeds.__reduce__()[-1])
 

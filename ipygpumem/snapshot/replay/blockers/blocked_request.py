@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.verification import Verification
 
 _MIN_UNUSED = 0.05
-"""Smallest share of reserved memory that was not in use for which the request that led to the peak is returned."""
+"""Smallest share of unused reserved memory at which the request that led to the peak is returned."""
 
 
 def blocked_request(
@@ -43,7 +43,7 @@ def blocked_request(
     grows = trace.events(Action.SEGMENT_ALLOC, Action.MAP)
     grows = grows[(grows <= event) & (trace.size[grows] > SMALL_SEGMENT)]
     allocs = trace.events(Action.ALLOC)
-    following = allocs[allocs > grows[-1]] if len(grows) else grows
-    if not len(following) or int(verification.run.allocated().max()) > (1 - _MIN_UNUSED) * peak:
+    later_allocations = allocs[allocs > grows[-1]] if len(grows) else grows
+    if not len(later_allocations) or int(verification.run.allocated().max()) > (1 - _MIN_UNUSED) * peak:
         return None
-    return int(following[0]), None
+    return int(later_allocations[0]), None
