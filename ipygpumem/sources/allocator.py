@@ -195,10 +195,10 @@ class AllocatedBlocks:
         inside = {storage[:2] for storage in storages}
         within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
         inside |= {block[:2] for block in within_blocks if block is not None}
-        wanted = [block for block in self.blocks if is_wanted(block.device)]
-        other_blocks = [block for block in wanted if block[:2] not in inside]
+        rest = self.by_position.keys() - inside
+        other_blocks = [self.by_position[position] for position in rest if is_wanted(position[0])]
         unnamed = sum(block.size for block in other_blocks if block.size != excluded_size and not any(block.pool))
-        return unnamed / max(sum(block.size for block in wanted), 1)
+        return unnamed / max(sum(block.size for block in self.blocks if is_wanted(block.device)), 1)
 
     def contains(self, device: str, address: int) -> bool:
         """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""
