@@ -66,6 +66,8 @@ if device == "cpu":  # the allocated memory of a CPU is unknown, so its tensors 
         listed = [{"address": key, "size": sizes[key], "state": "active_allocated"} for key in sorted(sizes)]
         return [{"device": 0, "address": 0, "total_size": 1 << 62, "blocks": listed}]
 
+    cuda = torch.device("cuda", 0)
+    storages._get_device = lambda storage: cuda  # for tensors in lists, whose storages are read together
     find = storages.StorageInspector.storage_locations
     storages.StorageInspector.storage_locations = location
     sys.blocks = blocks()
