@@ -30,7 +30,7 @@ CONTEXT_GIB = 1.5
 """Assumed memory of a case outside PyTorch, such as the CUDA context and kernels."""
 FACTORS = (32, 16, 8)
 """Multiples of the largest size that was run."""
-SHARES = (0.02, 0.008, 0.05, 0.1)
+SHARES = (0.02, 0.03, 0.05, 0.1)
 """Shares of the free memory that a run may use, tried until the prediction succeeds and a multiple fits."""
 STEPS = 20
 TRAINING_STEPS = 4

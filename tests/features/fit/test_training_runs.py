@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import ipygpumem
-from ipygpumem.core.units import GIB
+from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.step_code import function_step
 from ipygpumem.features.fit.step_objects import StepObjects
@@ -109,6 +110,21 @@ def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
     model.zero_grad()
     *_, (_, estimated) = simulated_peaks(step, 20)
     assert estimate.reserved(20) == estimated
+
+
+@pytest.mark.parametrize(("count", "peaks"), [(1, (486, 1626, 12_266)), (2, (506, 1706, 12_906))])
+def test_gradients_that_are_not_deleted(count, peaks):
+    """The first step creates the gradients in its cached memory. The peaks were measured on an H200."""
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.GELU())))
+    outputs = collections.deque(maxlen=count)
+
+    def step(batch):
+        output = model(torch.randn(batch * 128, 1024, device="cuda"))
+        output.pow(2).mean().backward()
+        outputs.append(output)
+
+    result = ipygpumem.fit(step, range(1, 4097), dry=True, device="139 GiB")
+    assert tuple(result.reserved(size) // MIB for size in (40, 160, 1280)) == peaks
 
 
 def simulated_peaks(step, size, count=4):
