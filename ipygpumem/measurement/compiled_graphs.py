@@ -122,10 +122,10 @@ class CompiledGraphObservers:
         skip_in_dynamo(wrapper)
         return wrapper
 
-    def _notify(self, which: int, *arguments: Any) -> None:
+    def _notify(self, position: int, *arguments: Any) -> None:
         for observer in tuple(self._observers):
             with contextlib.suppress(Exception):
-                observer[which](*arguments)
+                observer[position](*arguments)
 
 
 def _describe(name: str, function: Any) -> CompiledGraph:

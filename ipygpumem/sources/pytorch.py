@@ -261,7 +261,7 @@ class CallObservers:
             if name in self._after:
                 self._notify(observers, 1)
 
-    def _call_observers(self, observers: list[tuple[Callable[[], None], Callable[[], None]]], which: int) -> None:
+    def _call_observers(self, observers: list[tuple[Callable[[], None], Callable[[], None]]], position: int) -> None:
         for observer in observers:
             with contextlib.suppress(*self._ignored):
-                observer[which]()
+                observer[position]()

@@ -126,7 +126,7 @@ def attributes(instance: Any) -> dict[Any, Any]:
 
 
 def named_values(namespace: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of variables or attributes. Methods of a subclass of ``str`` could raise an error."""
+    """Yield names and values, except for names of a subclass of ``str``, whose methods could raise an error."""
     return ((name, value) for name, value in namespace.items() if type(name) is str)
 
 

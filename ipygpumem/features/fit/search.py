@@ -294,7 +294,7 @@ class Search:
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)
 
-    def _too_large(self, what: str, nbytes: int) -> FitError:
+    def _too_large(self, subject: str, nbytes: int) -> FitError:
         share = f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
         suggestion = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
-        return FitError(f"{what} needs {size_text(nbytes)}, more than {share}{suggestion}")
+        return FitError(f"{subject} needs {size_text(nbytes)}, more than {share}{suggestion}")

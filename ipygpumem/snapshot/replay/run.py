@@ -215,7 +215,7 @@ def _array(values: Ints) -> array[int]:
 
 
 def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[int]) -> Iterator[list[int]]:
-    """Yield the requests in several lists, as one list of all requests would need more memory than the recording.
+    """Yield the requests in several lists, because a single list would need more memory than the recording.
 
     With ``run_ends``, stop after the first run of a step that did not increase the peak of reserved memory.
     """
