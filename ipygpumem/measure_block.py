@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import split_devices
-from ipygpumem.core.errors import OptionError, check_argument, check_choice, first_line
+from ipygpumem.core.errors import GPUMemLimitExceeded, OptionError, check_argument, check_choice, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
@@ -175,22 +175,11 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         measurement, self._measurement = self._measurement, None
         if measurement is None:
             return
-        limit_error = None
-        with DeferredInterrupts(), preserve_shown_warnings():
-            try:
-                if self._ranks is not None and self._ranks.update_rank():
-                    measurement.path = self._ranks.snapshot
-                label = MeasurementLabel(self._label())
-                finished = self._plan.finish(measurement, label, success=kind is None, code=self._code)
-            except Exception as problem:  # it must not replace the result or the exception of the block
-                measurement.abandon()
-                warning = f"this block has no report: {first_line(problem)}"
-            else:
-                if finished is None:  # forked inside the block; the parent process has the report
-                    return
-                self.report = report = finished.report
-                warning = self._missing_files(report)
-                limit_error = finished.error
+        try:
+            warning, limit_error = self._end(measurement, success=kind is None)
+        except BaseException:  # also if interrupted before interrupts are deferred
+            measurement.abandon()
+            raise
         if warning:
             try:
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
@@ -199,6 +188,22 @@ class measure:  # noqa: N801 (a context manager is used like a function)
                     raise
         if kind is None and limit_error is not None:
             raise limit_error
+
+    def _end(self, measurement: Measurement, *, success: bool) -> tuple[str, GPUMemLimitExceeded | None]:
+        """Create the report. Return the text of a warning, which may be empty, and the error to raise, if any."""
+        with DeferredInterrupts(), preserve_shown_warnings():
+            try:
+                if self._ranks is not None and self._ranks.update_rank():
+                    measurement.path = self._ranks.snapshot
+                label = MeasurementLabel(self._label())
+                finished = self._plan.finish(measurement, label, success=success, code=self._code)
+            except Exception as problem:  # it must not replace the result or the exception of the block
+                measurement.abandon()
+                return f"this block has no report: {first_line(problem)}", None
+            if finished is None:  # forked inside the block; the parent process has the report
+                return "", None
+            self.report = finished.report
+            return self._missing_files(finished.report), finished.error
 
     def _code(self) -> MeasuredCode:
         region = self._block

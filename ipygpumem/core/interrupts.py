@@ -75,8 +75,15 @@ class AllowedInterrupts:
                 raise
 
     def __exit__(self, *_: object) -> None:
+        try:
+            self._defer()
+        except BaseException:  # interrupted before further interrupts were deferred
+            self._defer()
+            raise
+
+    def _defer(self) -> None:
         deferral, handler = self._deferral, _signal.getsignal(SIGINT)
-        if deferral is not None and callable(handler):
+        if deferral is not None and callable(handler) and _deferral() is not deferral:
             if handler is not deferral.handler:  # the program has installed another handler
                 deferral.previous = deferral.handler = handler
             _signal.signal(SIGINT, deferral.record)

@@ -10,30 +10,22 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from ipygpumem.core.secret_names import (
+    MAX_WORD_LENGTH,
+    NUMBER,
+    is_secret_option,
+    mentions_secret,
+    names_secret,
+    split_name,
+)
 from ipygpumem.core.text import printable
 
-_MAX_NAME_LENGTH, _MAX_LENGTH, _MAX_WORD_LENGTH = 60, 200, 1000
+_MAX_NAME_LENGTH, _MAX_LENGTH, _MAX_CODE_LENGTH = 60, 200, 10_000
 _FREQUENT, _MIN_PART, _MIN_SUM, _REDACTED = 0.3, 8, 20, "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
-_NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_SECRET_NAME = re.compile(
-    r"\b(o?auth|authentication|authorization|bearer|cookies?|creds?|csrf|dsn|encrypt|headers?|hmac|jwt|kennwort"
-    r"|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc|obscure|passcode|pat|pin(?! memory)"
-    r"|private|psk|psw|salt|sas|session ?id|signature|unlock|unseal|(web)?hook)\b"
-    r"|(aes|api|access|account|app|auth|aws|client|consumer|\bdb|deploy|encryption|gcp|gpg|hf|host|license|master|openai"
-    r"|pass|priv|private|\broot|rsa|secret|service|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb)"
-    r" ?key|(access|activation|recovery|unlock) ?code|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
-    r"|auth\b|keyfile|passw|phrase\b|secret|credential|otp\b|pwd?\b|(access|api|auth|bot|hf|refresh|session) tokens\b"
-    r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
-    r"(?! (classification|count|embedding|ids|length|type))"
-)
-"""Pattern of names (split into words) that suggest a secret: ``hf token`` matches, but ``max tokens`` does not."""
-_COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
-"""Words in names of numeric options such as ``--num_key_value_heads``. They take precedence over `_SECRET_NAME`."""
 _ADDRESS = re.compile(r"\b(addr|address|bind|endpoint|host|listen|server)\b")
-_NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")
-_CONSTANT = re.compile(rf"{_NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
+_CONSTANT = re.compile(rf"{NUMBER.pattern}|[Tt]rue|[Ff]alse|[Nn]one|null")
 _PLAIN = re.compile(r"([A-Za-z]:[/\\])?[\w./\\+~%*\[\]-]*")
 _ALLOCATOR_SETTINGS = re.compile(
     r"(PYTORCH_(CUDA_|HIP_)?ALLOC_CONF=)?((backend|expandable|garbage|graph|large|max|per|pinned|release|roundup|throw)"
@@ -62,6 +54,8 @@ _CODE_MAGIC = re.compile(
     r"%%?(capture|config|gpumem|lprun|memit|mprun|prun|px|time|timeit)\b"
     r"|(lprun|memit|mprun|prun|px|time|timeit) +(\w|[-!%](?=[^\s=]))"
 )
+_MAGIC_OPTION = re.compile(r"((?<=\s)(--[A-Za-z][\w-]{1,60})[=\s]\s{,9})[^\s=]\S*")
+"""Pattern of an option with a value, as in ``%px --token x``. The magics of IPython Parallel have such options."""
 _COMMAND = re.compile(r"[!%,;/]|(alias|conda|env|mamba|micromamba|pip3?|run|set_env|sql|sx|system|uv) +[\w./~-]")
 """Pattern of shell commands and magics, also without the percent sign, and of IPython's automatic calls."""
 _CODE = r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'#])*?"""
@@ -88,15 +82,15 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 def redact_code(line: str, magics: str = "") -> str:
     """Replace possible secrets in a line of a cell with ``***``. ``magics``: Lines of cell magics above the line."""
-    if re.search("(?m)^%%(write)?file", magics) and _mentions_secret(magics):
+    if re.search("(?m)^%%(write)?file", magics) and mentions_secret(magics):
         return _REDACTED
-    if _KEY.fullmatch(line):  # an API key that is not in quotes
+    if _KEY.fullmatch(line) or len(line) > _MAX_CODE_LENGTH:  # an API key that is not in quotes
         return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
     head, sign, tail = re.split(r"(\||(?<! 2)>)", f"{words}|", maxsplit=1)  # the output of the command may be a secret
-    if _mentions_secret(tail):
+    if mentions_secret(tail):
         words = f"{' '.join(head.split()[:1])} {_REDACTED} {sign}{tail[:-1]}"
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
@@ -113,8 +107,8 @@ def _start_of_command(line: str) -> int:
 
 
 def _redact_literals(code: str, line: str) -> str:
-    is_secret = _mentions_secret(line)
-    is_key = is_secret and not _mentions_secret(_BARE_KEY.sub("", line))
+    is_secret = mentions_secret(line)
+    is_key = is_secret and not mentions_secret(_BARE_KEY.sub("", line))
     is_secret = is_secret or re.search(r"""["']-[pPw]["']\s*,""", line) is not None  # as in ["mysql", "-p", "x"]
 
     def redact(match: re.Match[str]) -> str:
@@ -125,6 +119,11 @@ def _redact_literals(code: str, line: str) -> str:
         is_hidden = (is_secret and not is_word) or _may_contain_secret(match[0])
         return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden else match[0]
 
+    def redact_option(match: re.Match[str]) -> str:
+        return f"{match[1]}{_REDACTED}" if is_secret_option(match[2]) else match[0]
+
+    if _CODE_MAGIC.match(code):
+        code = _MAGIC_OPTION.sub(redact_option, code)
     return _LITERAL.sub(redact, code)
 
 
@@ -157,7 +156,7 @@ def _file_name(path: str) -> str:
 
 
 def _redact_program(path: str) -> str:
-    return _redact_directories(path) if len(path) <= _MAX_WORD_LENGTH and _PROGRAM.fullmatch(path) else _REDACTED
+    return _redact_directories(path) if len(path) <= MAX_WORD_LENGTH and _PROGRAM.fullmatch(path) else _REDACTED
 
 
 def _redact_words(words: Iterator[str]) -> Iterator[str]:
@@ -168,13 +167,14 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
     is_login = False  # whether a subcommand such as "login" suggests that a secret follows, possibly after options
     name = ""  # name of the option to which the next word may belong
     for word in words:
-        if name in _CODE_OPTIONS and not _NUMBER.fullmatch(word):
+        if name in _CODE_OPTIONS and not NUMBER.fullmatch(word):
             yield "..."  # in a title, the end of the code is unknown
             return
-        is_option = word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-        if is_option and not _is_secret_name(program) and (re.match("--(no|use)-", name) or not _names_secret(name)):
+        is_option = word.startswith("-") and len(word) > 1 and not NUMBER.fullmatch(word)
+        belongs_to_secret = is_secret_option(name) and not re.match("--(no|use)-", name)
+        if is_option and not _is_secret_name(program) and not belongs_to_secret:
             text, name = _redact_option(re.sub("^-w.+", f"-w{_REDACTED}", word) if "ldap" in program else word)
-            is_secret = is_login or text.endswith(_REDACTED) or _names_secret(name)
+            is_secret = is_login or text.endswith(_REDACTED) or is_secret_option(name)
         else:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
             is_login = is_login or (not is_secret and _is_secret_name(word))
@@ -184,22 +184,22 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
 
 def _redact_option(word: str) -> tuple[str, str]:
     """Return ``(text, name)``: the redacted option, and the option's name if the next word may be its value."""
-    match = _OPTION.fullmatch(word[:_MAX_WORD_LENGTH])
+    match = _OPTION.fullmatch(word[:MAX_WORD_LENGTH])
     if match is None or _is_random(match[1]):
         return ("--", "") if word == "--" else (_REDACTED, "")
     name, value = match.groups()
     if value is not None:
         return f"{name}={_redact(word[len(name) + 1 :], name)}", ""
     value = "" if name.startswith("--") else name[2:]  # value of a short option, or a name with one dash
-    number = _PORT if name[1] in "pP" else _NUMBER
+    number = _PORT if name[1] in "pP" else NUMBER
     if number.fullmatch(value) or (name[1] not in "pPu" and re.fullmatch(r"[a-z_-]{1,12}", value)):
         return name, name
     return f"{name[:2]}{_REDACTED}", ""
 
 
 def _redact(text: str, name: str = "") -> str:
-    is_number = _NUMBER.fullmatch(text) is not None
-    if len(text) > _MAX_WORD_LENGTH or (_names_secret(name) and not (is_number and _COUNT.search(_split_name(name)))):
+    is_number = NUMBER.fullmatch(text) is not None
+    if len(text) > MAX_WORD_LENGTH or is_secret_option(name, text):
         return _REDACTED
     if (name == "-U" and "%" in text) or (name in {"tokens", "--tokens"} and not is_number):  # user%password
         return _REDACTED
@@ -220,7 +220,7 @@ def _redact_value(text: str, name: str) -> str:
         return text if all(_redact(part, name) == part for part in text.split(",")) else _REDACTED
     if "=" in text:
         return _redact_assignment(text, is_option=bool(name))
-    is_host = _ADDRESS.search(_split_name(name)) and _NAMED_HOST.fullmatch(text)
+    is_host = _ADDRESS.search(split_name(name)) and _NAMED_HOST.fullmatch(text)
     is_plain = _PLAIN.fullmatch(text) and not (_is_secret_name(text) and re.search(r"\d", text))
     if is_plain and _ABSOLUTE.match(text):
         return _redact_directories(text)
@@ -228,7 +228,7 @@ def _redact_value(text: str, name: str) -> str:
 
 
 def _redact_assignment(text: str, *, is_option: bool) -> str:
-    if _REQUIREMENT.fullmatch(text) and not _is_random(text) and not _names_secret(text):
+    if _REQUIREMENT.fullmatch(text) and not _is_random(text) and not names_secret(text):
         return text
     variable, _, value = text.partition("=")
     if not _VARIABLE.fullmatch(variable) or _is_random(variable) or not value.strip("="):  # base64 ends with "="
@@ -240,7 +240,7 @@ def _redact_assignment(text: str, *, is_option: bool) -> str:
 def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
     if "@" in rest or _is_random(host):  # it is unknown which part is the host
         return f"{scheme}{_REDACTED}"
-    is_plain = not (rest or _is_random(path) or "hook" in host + path or _names_secret(path))
+    is_plain = not (rest or _is_random(path) or "hook" in host + path or names_secret(path))
     return f"{scheme}{user and f'{_REDACTED}@'}{host}{path if is_plain else f'/{_REDACTED}'}"
 
 
@@ -255,27 +255,14 @@ def _may_contain_secret(text: str) -> bool:
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    return re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None or _mentions_secret(_BARE_KEY.sub("", text))
-
-
-def _mentions_secret(text: str) -> bool:
-    """Return whether a string contains a name that suggests a secret."""
-    return _names_secret(text) or any(map(_names_secret, re.findall(r"[\w -]+", text)))
-
-
-def _names_secret(name: str) -> bool:
-    return name == "-H" or _SECRET_NAME.search(_split_name(name)) is not None
+    return re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None or mentions_secret(_BARE_KEY.sub("", text))
 
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
     name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
-    is_secret = name is not None and _names_secret(re.split("[./]", name[1])[-1])
-    return is_secret or word.endswith("<<<") or (is_redacted and _names_secret(word))
-
-
-def _split_name(name: str) -> str:
-    return " ".join(_NAME_WORD.findall(name[:_MAX_WORD_LENGTH])).lower()
+    is_secret = name is not None and names_secret(re.split("[./]", name[1])[-1])
+    return is_secret or word.endswith("<<<") or (is_redacted and names_secret(word))
 
 
 def _is_random(text: str, min_length: int = 16) -> bool:

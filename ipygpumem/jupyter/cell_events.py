@@ -205,12 +205,16 @@ class CellHooks:
         raise one_line_traceback(self._take_interrupt() or KeyboardInterrupt())
 
     def _fail(self, result: Any) -> None:
-        interrupt = self._take_interrupt() or KeyboardInterrupt()
-        if not self._stacks.get(threading.get_ident()):
-            fail_cell(self._shell, result, interrupt)
-            return
+        interrupts = DeferredInterrupts()
+        with interrupts:
+            interrupt = self._take_interrupt() or KeyboardInterrupt()
+            is_nested = bool(self._stacks.get(threading.get_ident()))
+            if not is_nested:
+                fail_cell(self._shell, result, interrupt)
+            interrupts.pending = False  # a second interrupt has no further effect on this cell
         try:
-            raise interrupt  # the cell ran inside another cell, which must stop
+            if is_nested:
+                raise interrupt  # the cell ran inside another cell, which must stop
         finally:
             del interrupt  # otherwise the traceback would keep the result of the cell alive
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
-from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
 from ipygpumem.measurement.peaks import PeakScope
@@ -231,10 +231,11 @@ class Measurement:
 
     def abandon(self) -> None:
         """Stop observing, sampling and recording, and close the peak scope. Repeated calls have no effect."""
-        if self._interval is not None:
-            self._interval.end()
-        self._stop_observers()
-        self._close()
+        with DeferredInterrupts():
+            if self._interval is not None:
+                self._interval.end()
+            self._stop_observers()
+            self._close()
 
     def _close(self) -> None:
         if self._scope is not None:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from ipygpumem.core import interrupts
 from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 
 pytestmark = pytest.mark.usefixtures("default_handler")
@@ -60,6 +61,35 @@ def test_second_interrupt_does_not_prevent_the_cleanup(moment):
             interrupt()
             steps.append("cleanup")
     assert steps == ["cleanup"]
+
+
+def test_interrupt_while_the_operation_ends_does_not_prevent_the_cleanup(monkeypatch):
+    steps = []
+
+    class Signals:
+        """The signal module, with an interrupt after the next call of ``getsignal``."""
+
+        signal = staticmethod(signal.signal)
+        armed = False
+
+        def getsignal(self, number):
+            handler = signal.getsignal(number)
+            if self.armed:
+                self.armed = False
+                interrupt()
+            return handler
+
+    signals = Signals()
+    monkeypatch.setattr(interrupts, "_signal", signals)
+    with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
+        try:
+            with AllowedInterrupts():
+                signals.armed = True
+        finally:
+            interrupt()
+            steps.append("cleanup")
+    assert steps == ["cleanup"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_handler_of_the_program():

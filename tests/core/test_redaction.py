@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ipygpumem.core.redaction import redact_code, redact_command, short_name
@@ -143,6 +145,24 @@ config set profile.x.aws_secret_access_key swordfish
 --license-key swordfish
 --wandb-key swordfish
 --ssh-key swordfish
+--pswd swordfish
+--dbpaswd=swordfish
+--kagglekey swordfish
+--seedkey swordfish
+--hashkey swordfish
+--tok swordfish
+--mytok=swordfish
+-tok swordfish
+--session swordfish
+--session=8151fish
+--sid swordfish
+--xsrf swordfish
+--senha swordfish
+--clave=swordfish
+--mdp swordfish
+--secr swordfish
+GHTOK=swordfish
+vault write s value=swordfish
 PASSWORD=swordfish
 PASSWORD=correct horse swordfish
 PGPASSWORD=swordfish psql
@@ -320,6 +340,11 @@ secret = 0x8151fish
 if x: !app --api-key swordfish
 os.system("mysql -pswordfish")
 run(["mysql", "-pswordfish"])
+%px --token swordfish
+%%px --targets 0 --pswd=swordfish
+%%px --session  swordfish
+%%time --hf-token swordfish x
+kagglekey = "swordfish"
 """.strip().splitlines()
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
@@ -384,6 +409,7 @@ python t.py --num_key_value_heads 8 --seed -1 optimizer.lr=0.1 model=llama,optim
 vllm serve Qwen/Qwen2.5-7B --port 8000 -tp 2 -O3 -j8
 jupyter-lab --port=8888 --no-browser
 python app.py --no-auth --port 8080 --use-auth-token --epochs 3
+python t.py --monkey gpt2 --max-tok 128 --tokenizer=gpt2 --tok-embeddings tied --session-count 3 --tiktok clips --seed 8
 """.strip().splitlines()
 LONG_COMMANDS = {
     "equals": ["app", "=" * 100_000],
@@ -548,7 +574,13 @@ def test_repeated_characters_are_examined_in_linear_time():
     for character in "'\"#=:@a1 !%|":
         redact_code((character + "a") * 1_000)
     for line in ("%time", "x =", "!a | token", "x = '"):
-        redact_code(f"{line}{' ' * 200_000}a")
+        assert redact_code(f"{line}{' ' * 200_000}a") == "***"
+        redact_code(f"{line}{' ' * 9_900}a")
+    began = time.process_time()
+    redact_code("%px " + " --a" * 2_400)
+    redact_code("'a\"b" * 2_500)
+    redact_code("'a\"b" * 10_000_000)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -613,6 +645,9 @@ def test_secrets_in_code_are_hidden(line):
         'print("loss=%.3f" % loss, "a = !b")',
         'print(f"{loss=!r}")',
         "%timeit -n1 x != y",
+        "%%px --targets 0 --local --tokenizer gpt2",
+        "%px --block tok = AutoTokenizer.from_pretrained('gpt2'); session = Session('a')",
+        "%timeit a --tok",
         '%timeit -n10 f("a b") % 3',
         "%time files = !ls runs/",
         "lines = a = !nvidia-smi -L",

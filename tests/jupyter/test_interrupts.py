@@ -15,9 +15,12 @@ import torch
 
 from fuzz import fuzz_interrupts
 from ipygpumem.core import introspection
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.jupyter import cell_events
+from ipygpumem.jupyter.cell_events import CellHooks
 from ipygpumem.measurement import recorder
+from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -111,6 +114,35 @@ def test_interrupt_of_a_cell_without_code_or_with_an_error(notebook, monkeypatch
     expected = "KeyboardInterrupt" if not printed or (number == 1 and code == "1/0") else printed
     assert type(result.error).__name__ == expected
     assert (result.stdout + result.stderr).count("KeyboardInterrupt") == 1
+    check_closed(notebook)
+
+
+@pytest.mark.parametrize("code", ["ran = True", "get_ipython().run_cell('x = 1')\nran = True"], ids=["plain", "nested"])
+def test_second_interrupt_while_the_first_is_shown(notebook, monkeypatch, code):
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, DeviceMonitor, "read", 2)
+        interrupt_call(patched, CellHooks, "_take_interrupt", 1)
+        try:
+            result = notebook.run(code)
+        except KeyboardInterrupt:
+            pytest.fail("the interrupt is raised outside the cell")
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert notebook.shell.user_ns["ran"]
+    check_closed(notebook)
+
+
+@pytest.mark.parametrize("moment", ["before the block", "after the block"])
+def test_interrupts_before_and_during_the_cleanup_of_a_block(notebook, monkeypatch, moment):
+    """The second interrupt arrives while the measurement is closed after the first."""
+    owner, name, number = (
+        (DeviceMonitor, "read", 2) if moment == "before the block" else (DeferredInterrupts, "__enter__", 4)
+    )
+    with monkeypatch.context() as patched:
+        interrupt_call(patched, owner, name, number)
+        interrupt_call(patched, Measurement, "_stop_observers", 1)
+        result = notebook.run("m = ipygpumem.measure()\nwith m:\n    ran = True")
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert ("ran" in notebook.shell.user_ns) is (moment == "after the block")
     check_closed(notebook)
 
 
