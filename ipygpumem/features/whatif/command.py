@@ -79,7 +79,7 @@ WHATIF = Command(
         Option(
             ("--capacity",),
             "SIZE",
-            "show with which settings the run fits into this memory, such as 24GiB",
+            "show with which settings the run fits if this memory is available to PyTorch, such as 23GiB",
             type=byte_count,
         ),
         Option(

@@ -73,6 +73,8 @@ def _row(result: SettingsComparison, alternative: Alternative, label: str) -> Ta
     cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
         unknown = "depends on addresses" if None in alternative.fits_bounds else "depends on limit"
+        if alternative.replay.depends_on_requested_size:
+            unknown = "depends on size"
         cells.append({True: "yes", False: "out of memory", None: unknown}[alternative.fits])
     return TableRow(label, tuple(cells), 1)
 
@@ -103,6 +105,9 @@ def _notes(result: SettingsComparison) -> list[str]:
         when = " when the request failed" if result.failed else ""
         limit = f"{_range(*result.limit)} was available to PyTorch{when}"
         notes.append(f"{limit}; the recording does not contain a more exact value.")
+    if result.capacity is not None:
+        amount = _mib(result.capacity)
+        notes.append(f"The CUDA context and kernels of a program need about 0.7 GiB in addition to these {amount}.")
     if result.reached_limit and (not result.failed or result.recorded.fits):
         cause = "a request failed" if result.failed else "PyTorch freed cached segments in order to serve requests"
         notes.append(
@@ -157,6 +162,8 @@ def _recommendation(result: SettingsComparison) -> str:
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
         addresses = any(None in item.fits_bounds for item in result.alternatives)
         cause = "the addresses of new segments" if addresses else "the memory that was available"
+        if any(item.replay.depends_on_requested_size for item in result.alternatives if item.fits is None):
+            cause = "the requested size of the failed request, which is not recorded"
         return f"Whether one of these settings is enough depends on {cause}."
     if result.limit is not None and result.missing:
         is_short = all(item.replay.is_short for item in (result.recorded, *result.alternatives))

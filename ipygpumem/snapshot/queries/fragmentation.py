@@ -16,7 +16,6 @@ from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _DEFAULT_POOL = (0, 0)
-_DEFAULT_SETTINGS = AllocatorSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,12 @@ def fragmentation(
     replayed: bool = False,
 ) -> Fragmentation:
     """Measure the free memory in segments, and check whether ``need`` bytes fit (on ``stream``, if given)."""
-    timeline = snapshot.timeline(state.device)
+    timeline, settings = snapshot.timeline(state.device), AllocatorSettings.recorded(snapshot.settings)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
-    length, owner = _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(state, replayed=replayed)
+    length, owner = (
+        _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(settings, state, replayed=replayed)
+    )
     is_used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
@@ -92,18 +93,20 @@ def fragmentation(
         partly=int(length[~private & is_used].sum()),
         private=int(length[private].sum()),
         derived=not exact and not replayed,
-        fit=None if need is None else _fit(need, stream, length, state.segments[owner]),
+        fit=None if need is None else _fit(settings, need, stream, length, state.segments[owner]),
     )
 
 
-def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> AllocationFit:
-    rounded = int(_DEFAULT_SETTINGS.round(np.array(need)))
+def _fit(
+    settings: AllocatorSettings, need: int, stream: int | None, length: Ints, segments: NDArray[Any]
+) -> AllocationFit:
+    rounded = int(settings.round(np.array(need)))
     small = rounded <= SMALL
     suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
         suitable &= segments["stream"] == stream
     block = int(length[suitable].min()) if suitable.any() else None
-    return AllocationFit(need, rounded, small, block, _DEFAULT_SETTINGS.segment_size(rounded))
+    return AllocationFit(need, rounded, small, block, settings.segment_size(rounded))
 
 
 def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tuple[Ints, Ints]:
@@ -114,12 +117,12 @@ def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tupl
     return blocks.size[free][owner >= 0], owner[owner >= 0]
 
 
-def _derived_free_blocks(state: AllocatorState, *, replayed: bool) -> tuple[Ints, Ints]:
+def _derived_free_blocks(settings: AllocatorSettings, state: AllocatorState, *, replayed: bool) -> tuple[Ints, Ints]:
     """Return the size and the segment row of each gap between blocks. Block sizes are replayed or estimated."""
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
-    rounded = blocks["rounded"] if replayed else _DEFAULT_SETTINGS.round(blocks["requested"])
+    rounded = blocks["rounded"] if replayed else settings.round(blocks["requested"])
     rows = np.arange(len(segments))
     # add an empty block at the start and end of each segment, so that the memory between any two blocks is free
     segment = np.concatenate([owner, rows, rows])
@@ -157,13 +160,14 @@ def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool
     requested = int(trace.size[event])
     memory = fragmentation(snapshot, state, requested, int(trace.stream[event]), replayed=replayed)
     device_free = trace.device_free.get(event)
-    expandable = snapshot.settings.get("expandable_segments") is True
-    reason = _reason(memory, requested, device_free, expandable=expandable)
+    reason = _reason(AllocatorSettings.recorded(snapshot.settings), memory, requested, device_free)
     return OomAnalysis(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
 
 
-def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
-    segment = _DEFAULT_SETTINGS.segment_size(int(_DEFAULT_SETTINGS.round(np.array(requested))))
+def _reason(
+    settings: AllocatorSettings, memory: Fragmentation, requested: int, device_free: int | None
+) -> tuple[str, ...]:
+    segment = settings.segment_size(int(settings.round(np.array(requested))))
     blocks, free, largest = many(memory.pieces, "block"), size(memory.free), size(memory.largest)
     sentences = [f"{size(requested)} was requested."]
     if memory.largest < requested:
@@ -183,6 +187,6 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
             "the limit set with torch.cuda.set_per_process_memory_fraction may have prevented the allocation."
         )
     if memory.partly:
-        advice = "." if expandable else "; expandable_segments:True often avoids this: see ipygpumem whatif."
+        advice = "." if settings.expandable else "; expandable_segments:True often avoids this: see ipygpumem whatif."
         sentences.append(f"{size(memory.partly)} is in partly used segments, which only PyTorch can reuse{advice}")
     return tuple(sentences)

@@ -50,7 +50,7 @@ class Allocator(ExpandableSegments):
         total: int = 0,
         choose_address: Callable[[int], int],
     ) -> None:
-        collects = settings.collection_threshold > 0 and by_fraction and limit is not None
+        collects = settings.collection_threshold > 0 and (by_fraction or limit is None)
         bytes_limit = _UNLIMITED if limit is None else limit
         super().__init__(settings, pools, bytes_limit, by_fraction, total, choose_address, collects)
         self.raises_limit = False
@@ -261,9 +261,15 @@ class Allocator(ExpandableSegments):
                 self._release(pool, key, request)
         return released >= needed
 
-    def _collect(self, request: int) -> None:
-        """Free the oldest unused segments of the default large pool until reserved memory is below the threshold."""
-        target = self.reserved - int(self.settings.collection_threshold * self.limit)
+    def collected(self, limit: int) -> list[tuple[int, int]]:
+        """Return pools and keys of the segments that garbage collection with a limit of reserved memory would free.
+
+        These are the oldest unused segments of the default large pool, until reserved memory is below the threshold.
+        """
+        target = self.reserved - int(self.settings.collection_threshold * limit)
+        if target <= 0:
+            return []
+        collected: list[tuple[int, int]] = []
         blocks: list[tuple[int, int, int]] = []
         for number, pool in enumerate(self.pools):
             if not pool.private and not pool.small:
@@ -281,4 +287,9 @@ class Allocator(ExpandableSegments):
             freed = bool(old)
             for _, number, key in old:
                 target -= key >> ADDRESS_BITS
-                self._release(number, key, request)
+                collected.append((number, key))
+        return collected
+
+    def _collect(self, request: int) -> None:
+        for number, key in self.collected(self.limit):
+            self._release(number, key, request)

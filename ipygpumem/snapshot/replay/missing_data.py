@@ -1,13 +1,22 @@
-"""Data without which a recording cannot be replayed."""
+"""Data that a recording does not contain, and sizes that follow from other data."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import find_range
+from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.timeline import Timeline
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.model.columns import Trace
+    from ipygpumem.snapshot.model.timeline import Ints, Timeline
+    from ipygpumem.snapshot.replay.recording import Recording
+    from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 
@@ -24,3 +33,69 @@ def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
         (timeline.reserved_peak is None, "the events contradict the segments"),
     )
     return next((text for exists, text in problems if exists), "")
+
+
+def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
+    """Return ``trace.size`` with the smallest requested sizes of out-of-memory errors.
+
+    The recorded sizes are rounded by the recorded settings, ``settings``.
+    """
+    if max(settings.divisions) <= 1:
+        return trace.size
+    events = trace.events(Action.OOM)
+    rounded = settings.round(trace.size[events])
+    low, high = np.ones(len(events), np.int64), np.maximum(trace.size[events], 1)
+    while (low < high).any():
+        middle = low + (high - low) // 2
+        is_enough = settings.round(middle) >= rounded
+        low, high = np.where(is_enough, low, np.minimum(middle + 1, high)), np.where(is_enough, middle, high)
+    sizes = trace.size.copy()
+    sizes[events] = low
+    return sizes
+
+
+def depends_on_requested_size(recording: Recording, settings: AllocatorSettings) -> bool:
+    """Return whether other settings may round the last request that failed to less than the recorded size."""
+    event = recording.last_failed
+    if event is None or settings.divisions == recording.settings.divisions:
+        return False
+    smallest = smallest_requests(recording.trace, recording.settings)[event]
+    low, high = settings.round(np.array([smallest, recording.trace.size[event]])).tolist()
+    return bool(low < high)
+
+
+def initial_sizes(recording: Recording) -> NDArray[Any]:
+    """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
+
+    For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
+    block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next
+    block starts within 1 MiB of the end of the requested size, the block extends to it. The same applies to the
+    first higher address at which memory was allocated while the block existed.
+    """
+    segments, blocks, allocations = recording.initial.segments, recording.initial.blocks, recording.allocations
+    owner = find_range(segments, blocks["address"])
+    unknown = blocks["rounded"] <= 0
+    rounded = recording.settings.round(blocks["requested"])
+    sizes = np.where(unknown, rounded, blocks["rounded"])
+    segment_end = (segments["address"] + segments["size"])[owner]
+    next_address = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
+    has_remainder = unknown & (rounded > SMALL) & ~segments["expandable"][owner]
+    if recording.settings.max_split_size is not None:  # blocks of this size or more are not split
+        is_whole = has_remainder & (rounded >= recording.settings.max_split_size)
+        sizes[is_whole] = (next_address - blocks["address"])[is_whole]
+        has_remainder &= ~is_whole
+    recorded_rows = np.flatnonzero(allocations.start >= 0)
+    by_address = recorded_rows[np.argsort(allocations.address[recorded_rows], kind="stable")]
+    addresses = allocations.address[by_address]
+    for block in np.flatnonzero(has_remainder).tolist():
+        end = int(blocks["address"][block] + sizes[block])
+        if next_address[block] - end > SMALL:
+            first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
+            until = allocations.end[blocks["row"][block]]
+            while first < last and allocations.start[by_address[first]] > until:
+                first += 1
+            end = int(addresses[first]) if first < last else end
+        else:
+            end = int(next_address[block])
+        sizes[block] = end - blocks["address"][block]
+    return sizes

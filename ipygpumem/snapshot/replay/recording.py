@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.memory_limit import (
     limited_by_fraction,
     program_limit,
 )
-from ipygpumem.snapshot.replay.missing_data import missing_data
+from ipygpumem.snapshot.replay.missing_data import missing_data, smallest_requests
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -231,7 +231,9 @@ class Recording:
         if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
             return False
         limit = program_limit(self.snapshot, self.timeline, self.settings)
-        if reserved is None or self.settings.collection_threshold or (limit is None and trace.stack[event] >= 0):
+        stack = int(trace.stack[event])
+        has_stack = stack >= 0 and self.snapshot.stacks.leaf[stack] >= 0  # without stacks, PyTorch writes empty ones
+        if reserved is None or self.settings.collection_threshold or (limit is None and has_stack):
             return True
         limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
@@ -240,7 +242,10 @@ class Recording:
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Return the settings without those that have no effect on the requests of this recording."""
         largest_segment = int(self.initial.segments["size"].max(initial=0))
-        return settings.without_ineffective(self.allocations.size, largest_segment)
+        failed = self.trace.events(Action.OOM)
+        smallest = smallest_requests(self.trace, self.settings)
+        requested = np.concatenate([self.allocations.size, self.trace.size[failed], smallest[failed]])
+        return settings.without_ineffective(requested, largest_segment)
 
     def failed_request(self, event: int, settings: AllocatorSettings) -> tuple[int, int]:
         """Return the pool index and the rounded size of the request of an out-of-memory error."""
@@ -262,35 +267,3 @@ class Recording:
         trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
         columns = (trace.action[events], trace.address[events], trace.size[events], events)
         return list(zip(*(column.tolist() for column in columns), strict=True))
-
-    def initial_sizes(self) -> NDArray[Any]:
-        """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
-
-        For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
-        block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next
-        block starts within 1 MiB of the end of the requested size, the block extends to it. The same applies to the
-        first higher address at which memory was allocated while the block existed.
-        """
-        segments, blocks, allocations = self.initial.segments, self.initial.blocks, self.allocations
-        owner = find_range(segments, blocks["address"])
-        unknown = blocks["rounded"] <= 0
-        rounded = self.settings.round(blocks["requested"])
-        sizes = np.where(unknown, rounded, blocks["rounded"])
-        segment_end = (segments["address"] + segments["size"])[owner]
-        next_address = np.minimum(np.append(blocks["address"][1:], np.iinfo(np.int64).max), segment_end)
-        has_remainder = unknown & (rounded > SMALL) & ~segments["expandable"][owner]
-        recorded_rows = np.flatnonzero(allocations.start >= 0)
-        by_address = recorded_rows[np.argsort(allocations.address[recorded_rows], kind="stable")]
-        addresses = allocations.address[by_address]
-        for block in np.flatnonzero(has_remainder).tolist():
-            end = int(blocks["address"][block] + sizes[block])
-            if next_address[block] - end > SMALL:
-                first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
-                until = allocations.end[blocks["row"][block]]
-                while first < last and allocations.start[by_address[first]] > until:
-                    first += 1
-                end = int(addresses[first]) if first < last else end
-            else:
-                end = int(next_address[block])
-            sizes[block] = end - blocks["address"][block]
-        return sizes

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS
 from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 
 if TYPE_CHECKING:
@@ -26,13 +27,26 @@ def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *,
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
     if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
+        is_enough = allocator.settings.collection_threshold > 0 and _collection_is_enough(result, events.stop)
         allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
-        allocator.retries += not allocator.has_cached_segments()
+        allocator.retries += not is_enough and not allocator.has_cached_segments()
     elif recorded or not item.retry:
         allocator.release_cached(operation, item.private, only_private=item.only_private)
         allocator.retries += item.retry
     if recorded and item.retry and trace.action[events.stop] != Action.OOM:
         allocator.skip_next_search()
+
+
+def _collection_is_enough(result: ReplayRun, following: int) -> bool:
+    """Return whether garbage collection, without a retry, frees enough memory for the segment of the next event.
+
+    If the limit is unknown, it is assumed to be the lower bound.
+    """
+    recording, allocator = result.recording, result.allocator
+    trace, limit = recording.trace, recording.limit[0]
+    collected = sum(key >> ADDRESS_BITS for _, key in allocator.collected(limit))
+    is_new = trace.action[following] == Action.SEGMENT_ALLOC
+    return bool(is_new and allocator.reserved - collected + int(trace.size[following]) <= limit)
 
 
 def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, recorded: bool) -> None:

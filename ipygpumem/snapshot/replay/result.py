@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, smallest_requests
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state
@@ -98,6 +100,11 @@ class Replay:
         return min(peaks), max(peaks)
 
     @property
+    def depends_on_requested_size(self) -> bool:
+        """Whether the settings may round the last request that failed to less than its recorded size."""
+        return depends_on_requested_size(self._run.recording, self.settings)
+
+    @property
     def is_short(self) -> bool:
         """Whether the recording is so short that many replays take little time."""
         recording = self._run.recording
@@ -148,22 +155,31 @@ class Replay:
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
 
     def fits(self, capacity: int | str) -> bool | None:
-        """Return whether a limit of reserved memory serves all requests; None if it depends on unknown addresses.
+        """Return whether a limit of reserved memory serves all requests; None if it is unknown.
+
+        It can depend on the addresses of new segments, or on the size of a request that failed with
+        ``roundup_power2_divisions``.
 
         ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
 
         If ``is_short`` is False, only one of the possible orders of addresses is replayed.
         """
         capacity = parse_size(capacity)
-        if capacity < self._lowest_capacity:
-            return False
         if self._is_as_recorded(capacity):
             return True
-        orders = (False, True) if self.is_short and not self.settings.expandable else (False,)
+        orders: tuple[bool, ...] = (False, True) if self.is_short and not self.settings.expandable else (False,)
+        if capacity < self._lowest_capacity:
+            orders = ()
         runs = [self._run_again(limit=capacity, **_SIMULATED, descending=descending) for descending in orders]
-        outcomes = [run.failure is None for run in runs]
+        outcomes = [run.failure is None for run in runs] or [False]
         if outcomes[0]:
             self._sufficient.append(capacity)
+        recording = self._run.recording
+        if not any(outcomes) and self.depends_on_requested_size:
+            recording = copy.copy(recording)
+            recording.trace = replace(recording.trace, size=smallest_requests(recording.trace, recording.settings))
+            again = run(recording, self.settings, limit=capacity, by_fraction=self._by_fraction)
+            outcomes.append(again.failure is None)
         return outcomes[0] if outcomes[0] == outcomes[-1] else None
 
     @cached_property

@@ -96,6 +96,7 @@ class SettingsComparison:
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
+        capacity: The given capacity; None if there was none.
         blockers: The blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
             the blocks that prevent this request from being served. None if the requests that failed in the recording
@@ -110,6 +111,7 @@ class SettingsComparison:
     alternatives: tuple[Alternative, ...]
     equivalent: dict[str, str]
     limit: tuple[int, int] | None
+    capacity: int | None
     blockers: SegmentBlockers | None
 
     @property
@@ -120,7 +122,10 @@ class SettingsComparison:
     @property
     def reached_limit(self) -> bool:
         """Whether memory ran short in the recording, so that it does not show the reserved memory without a limit."""
-        return self.verification.recording.reached_limit
+        recording = self.verification.recording
+        if recording.settings.collection_threshold and not self.failed:  # segments are also freed earlier
+            return self.verification.run.allocator.retries > 0
+        return recording.reached_limit
 
     @property
     def recommended(self) -> Alternative | None:
@@ -236,6 +241,7 @@ def _compare(
         tuple(alternatives),
         _equivalent(recording, effective, different),
         limit,
+        capacity,
         None if blocked is None else segment_blockers(snapshot, recording, *blocked),
     )
 

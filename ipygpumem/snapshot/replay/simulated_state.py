@@ -10,6 +10,7 @@ import numpy as np
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.missing_data import initial_sizes
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def add_initial_state(result: ReplayRun) -> None:
     """Add the segments and blocks from before the first event to the allocator of a replay."""
     recording, allocator = result.recording, result.allocator
     segments, blocks = recording.initial.segments, recording.initial.blocks
-    block_sizes = recording.initial_sizes()
+    block_sizes = initial_sizes(recording)
     sizes, starts = block_sizes.tolist(), blocks["address"].tolist()
     for row, address, size in zip(blocks["row"].tolist(), starts, sizes, strict=True):
         result.addresses[row], result.sizes[row] = address, size

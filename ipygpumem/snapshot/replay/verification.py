@@ -11,6 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size
 from ipygpumem.snapshot.replay.recording import RELEASES, Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -144,6 +145,16 @@ def verified(snapshot: SnapshotData, device: int, seconds: float | None = None) 
     return result
 
 
+def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings) -> list[str]:
+    """Return what a recording does not contain about the last request that failed."""
+    reasons = []
+    if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
+        reasons.append("the file does not contain the pool of the failed request, which may be a private one")
+    if depends_on_requested_size(recording, settings):
+        reasons.append("the size of the failed request is known only as rounded by the recorded settings")
+    return reasons
+
+
 def grade_of_replay(
     recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
 ) -> tuple[str, str]:
@@ -163,8 +174,7 @@ def grade_of_replay(
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
     if any(pool.private for pool in recording.pools):
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
-    if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
-        reasons.append("the file does not contain the pool of the failed request, which may be a private one")
+    reasons += _unknown_of_failed_request(recording, settings)
     if any(not isinstance(item, int) and not item.retry for item in recording.special):
         reasons.append("calls to torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:

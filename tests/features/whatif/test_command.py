@@ -111,6 +111,7 @@ def test_title_and_peaks_within_a_capacity(capsys):
     _, output, _ = shell(capsys, file, "--capacity", "600MiB", "--set", setting)
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert lines[3] == f"{setting} 680 MiB out of memory"
+    assert "The CUDA context and kernels of a program need about 0.7 GiB in addition to these 600 MiB." in lines
     assert any(line.startswith("partly used segments when a request of ") for line in lines)
     assert any(" failed within 600 MiB (event " in line for line in lines)
 

@@ -14,6 +14,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import block_sizes, result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
@@ -179,6 +180,55 @@ def test_recorded_failures_and_retries(name, event, retries):
 
 def snapshot_reserved(snapshot, event):
     return int(snapshot.reserved().bytes[event])
+
+
+def test_garbage_collection_is_not_a_retry():
+    """Garbage collection can free all cached segments. PyTorch counts only requests that were then tried again."""
+    snapshot = files.snapshot("collection")
+    limited = snapshot.replay("garbage_collection_threshold:0.6", capacity=snapshot.reserved().bytes.max().item())
+    assert snapshot.replay().retries == limited.retries == 2
+
+
+def _failed_recording(sizes, request, free, **settings):
+    recording = _record([("line", size) for size in (*sizes, request)], {})
+    recording["device_traces"][0][-1]["device_free"] = free
+    return Snapshot.load(recording | {"allocator_settings": settings})
+
+
+def test_failed_request_is_known_only_rounded():
+    """It fits with the default settings if less than the recorded size was requested."""
+    variable = {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:2"}
+    snapshot = _failed_recording([256 * MIB] * 2, 768 * MIB, 560 * MIB, **variable)
+    compared = compare_settings(snapshot, settings=["", "roundup_power2_divisions:4"])
+    fits = {item.settings: item.fits for item in compared.alternatives}
+    assert fits == {"": None, "roundup_power2_divisions:4": False}, "640 MiB at least"
+    replay = compared.alternatives[0].replay
+    assert (replay.grade, compared.missing, compared.recommended) == ("approximate", 0, None)
+    assert replay.reason == "the size of the failed request is known only as rounded by the recorded settings"
+    assert replay.fits(512 * MIB + 513 * MIB) is False
+    assert replay.fits(512 * MIB + 514 * MIB) is None
+    assert replay.fits(512 * MIB + 768 * MIB) is True
+
+
+def test_setting_that_caused_the_failure():
+    """It affects only the request that failed."""
+    variable = {"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:64"}
+    snapshot = _failed_recording([100 * MIB] * 4, 5 * MIB, 40 * MIB, **variable)
+    assert compare_settings(snapshot, settings=["", "large_segment_size_mb:32"]).recommended.settings == ""
+    (oom,) = snapshot.ooms()
+    assert "A new segment of 64.0 MiB was needed, but only 40.0 MiB of device memory was free." in oom.reason
+
+
+def test_older_blocks_that_are_never_split():
+    """With ``max_split_size``, a large block occupies its whole segment."""
+    trace = [{"action": action, "addr": 1 << 30, "size": 84 * MIB} for action in ("free_requested", "free_completed")]
+    trace.append({"action": "alloc", "addr": 1 << 30, "size": 90 * MIB})
+    block = {"address": 1 << 30, "size": 94 * MIB, "requested_size": 90 * MIB, "state": "active_allocated"}
+    segment = {"device": 0, "address": 1 << 30, "total_size": 94 * MIB, "segment_type": "large", "blocks": [block]}
+    recording = {"device_traces": [[event | {"stream": 0, "time_us": 1} for event in trace]]}
+    recording |= {"segments": [segment | {"stream": 0}], "allocator_settings": {"max_split_size": 64 * MIB}}
+    replay = Snapshot.load(recording).replay()
+    assert (replay.grade, replay.state(-1).blocks["rounded"].tolist()) == ("exact", [94 * MIB])
 
 
 def test_requests_that_failed_are_rounded():
@@ -501,6 +551,39 @@ def test_empty_cache_before_a_request(line, limit, retry):
     replay = snapshot.replay("expandable_segments:True")  # further calls may have freed no memory
     unknown = "calls to torch.cuda.empty_cache() that freed no memory are not recorded"
     assert (replay.grade, replay.reason) == (("exact", "") if retry else ("approximate", unknown))
+
+
+def test_unused_segments_of_private_pools():
+    """PyTorch does not free them as long as the pool exists."""
+    recording = files.raw("cuda_graphs")
+    before = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
+    snapshot = Snapshot.load(recording)
+    event = before.event
+    state = snapshot.replay().state(event - 1)
+    inside = find_range(state.segments, state.blocks["address"])
+    unused = np.setdiff1d(np.arange(len(state.segments)), inside)
+    is_private = np.array([snapshot.pools[pool] != (0, 0) if pool >= 0 else True for pool in state.segments["pool"]])
+    assert before.empty == state.segments["size"][unused[~is_private[unused]]].sum() > 0
+
+
+def test_empty_cache_without_stacks():
+    """PyTorch then writes empty stacks. The limit is at least the reserved memory later in the recording."""
+    base = {"stream": 0, "frames": [], "time_us": 0}
+
+    def events(address, size):
+        at = base | {"addr": address << 40, "size": size * MIB}
+        return [at | {"action": "segment_alloc"}, at | {"action": "alloc"}]
+
+    first, second, third = events(1, 80), events(2, 70), events(3, 100)
+    freed = [first[0] | {"action": action} for action in ("free_requested", "free_completed", "segment_free")]
+    for trace, retry in ((first + freed + second + third, False), (first + freed + second, True)):
+        segments = []
+        for start, end in ((second, 70), (third, 100))[: 1 if retry else 2]:
+            block = {"address": start[0]["addr"], "size": end * MIB, "requested_size": end * MIB}
+            block |= {"state": "active_allocated"}
+            segments.append({"device": 0, "address": block["address"], "total_size": end * MIB, "blocks": [block]})
+        snapshot = Snapshot.load({"segments": segments, "device_traces": [trace]})
+        assert [item.retry for item in Recording(snapshot, 0).special] == [retry]
 
 
 def test_many_releases_streams_and_failed_requests():

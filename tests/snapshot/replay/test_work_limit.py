@@ -144,8 +144,7 @@ def test_devices_share_the_limit_of_single_replays(monkeypatch):
 
 
 def test_limit_of_a_verification():
-    snapshot = files.snapshot("oom_fragmented")
-    snapshot.clear_caches()
+    snapshot = Snapshot.load(files.raw("oom_fragmented"))
     with pytest.raises(ReplayError, match="too long"):
         verified(snapshot, 0, 1e-6)
 

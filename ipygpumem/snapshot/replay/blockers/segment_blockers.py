@@ -53,9 +53,9 @@ class SegmentBlockers(PlainData):
         capacity: Limit of reserved memory within which the request failed in a replay; None if the values are those of
             the recording.
         reserved: Reserved memory after the request; None if it failed.
-        empty: Free memory in segments without blocks in use, which PyTorch can free.
+        empty: Free memory in segments of default pools without blocks in use, which PyTorch can free.
         other_stream: Free memory of other streams in partly used segments.
-        private: Free memory in partly used segments of private pools.
+        private: Free memory in segments of other private pools, and in unused segments of private pools.
         other_size: Free memory in partly used segments of the pool for requests of other sizes.
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of the segments to which ``partly_used`` refers.
@@ -117,7 +117,7 @@ def segment_blockers(
         pool = recording.pools[segment.pool]
         free = sum(segment.free)
         if not segment.rows:
-            sums["empty"] += free
+            sums["private" if pool.private else "empty"] += free
         elif segment.pool == serving:
             sums["partly_used"] += free
             partly_used += [segment] if free else []
