@@ -28,6 +28,8 @@ WORKSPACES = 2 * 8320 * 1024 + MIB
 """cuBLAS workspaces of the forward pass and the backward pass on a small GPU."""
 
 HOST = torch.zeros(2)
+VALUES = {"sparse": torch.eye(2).to_sparse()}
+TABLE = nn.Parameter(torch.ones(4, 4))
 
 
 def dry(step, sizes=(2, 4, 64), device="24 GiB", **options):
@@ -150,7 +152,7 @@ def test_recurrent_networks_on_a_gpu(monkeypatch, make):
 
     def step(batch, half=False):
         torch.set_autocast_enabled("cuda", half)
-        output, _ = model(torch.ones(batch, 256, 64))
+        output, _ = model(torch.ones(32 * batch, 8, 64))
         torch.set_autocast_enabled("cuda", False)
         output.sum().backward()
 
@@ -278,6 +280,18 @@ def set_storage(batch):
     torch.ones(batch).set_(HOST.untyped_storage())
 
 
+def sparse(batch):
+    VALUES["sparse"] = VALUES["sparse"] * 2
+
+
+def to_sparse(batch):
+    VALUES["new"] = torch.ones(batch).to_sparse()
+
+
+def sparse_gradient(batch):
+    functional.embedding(torch.zeros(batch, dtype=torch.int64), TABLE, sparse=True).sum().backward()
+
+
 def swap(batch):
     torch.utils.swap_tensors(HOST, torch.ones(batch))
 
@@ -302,6 +316,7 @@ def synchronize(batch):
         (shared_array, r"test_dry.py:\d+ shared_array \(.*\) needs the data of a tensor"),
         (swap, r"test_dry.py:\d+ swap \(.*\) swaps tensors: remove it from the step, or run without dry"),
         (storage, r"test_dry.py:\d+ storage \(.*\) accesses the storage of a tensor: remove it"),
+        *((step, r"test_dry.py:\d+ \w+ \(.*\) uses a sparse tensor") for step in (sparse, to_sparse, sparse_gradient)),
         (set_storage, r"test_dry.py:\d+ set_storage \(.*\) accesses the storage of a tensor \(Attempted to set"),
         (resized_storage, r"test_dry.py:\d+ resized_storage \(.*\) accesses the storage of a tensor: remove it"),
         (synchronize, r"test_dry.py:\d+ synchronize \(.*\) needs a GPU"),
@@ -313,6 +328,7 @@ def test_refusals(step, reason):
     assert "\n" not in result.refusal
     assert not result.notes, "no tensor of the step remains"
     assert HOST.tolist() == [0, 0]
+    assert (VALUES["sparse"].sum(), len(VALUES), TABLE.grad) == (2, 1, None)
 
 
 def test_checkpoints_are_not_overwritten(tmp_path, capfd):

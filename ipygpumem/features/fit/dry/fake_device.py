@@ -18,7 +18,7 @@ from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterruptsInFil
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
-from ipygpumem.features.fit.dry.replaced_functions import grouped_copies, refused_access
+from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError, grouped_copies, refused_access
 from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
@@ -101,7 +101,7 @@ class FakeDevice:
         torch = self._torch
         with self._mode:
             for tensor in self._objects.tensors:
-                if self._names.is_owned(tensor):
+                if self._names.is_owned(tensor) and not _is_sparse(tensor):
                     self._copy(tensor)
             for optimizer in self._objects.optimizers:
                 for values in optimizer.state.values():
@@ -184,6 +184,7 @@ class FakeDevice:
             with self._dispatch._disable_current_modes():
                 copy = self._copies[tensor] = self._fake.FakeTensor(self._mode, meta_view(torch, tensor), device)
         elif copy is None:
+            _refuse_sparse(tensor)
             if tensor.device.type == "cpu" and tensor.numel() == 1:
                 with self._dispatch._disable_current_modes():
                     value = tensor.detach().clone()
@@ -246,6 +247,8 @@ class FakeDevice:
 
     def _new_storages(self, result: Any) -> Iterator[Any]:
         for leaf in self._tree.tree_leaves(result):
+            if isinstance(leaf, self._torch.Tensor):
+                _refuse_sparse(leaf)
             if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf) and leaf.layout is self._torch.strided:
                 storage = leaf.untyped_storage()
                 if storage.nbytes() and self.log.get(storage) is None:
@@ -278,3 +281,12 @@ class FakeDevice:
         if not backward:
             self._modules_by_node[torch._C._autograd._get_sequence_nr() - 1] = name
         return BACKWARD if backward else FORWARD, name
+
+
+def _refuse_sparse(tensor: Any) -> None:
+    if _is_sparse(tensor):
+        raise DataRequiredError("uses a sparse tensor, whose memory usage cannot be estimated")
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return str(tensor.layout).startswith("torch.sparse")
