@@ -302,7 +302,7 @@ def markdown_table(rows):
     """Return the table of the documentation."""
     cards = {WHOLE: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS)}}
     header = ["step", "largest run", "allocated", "reserved", "`--dry`", *cards.values(), "beside 20 GiB"]
-    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    lines = []
     for name, workload in all_workloads().items():
         found = {(row["kind"], row["card"]): row for row in rows if row["workload"] == name}
         row = found.get(("accuracy", 0))
@@ -316,14 +316,21 @@ def markdown_table(rows):
         else:
             errors = [item["predicted"] / item["allocated"] - 1 for item in row["sizes"]]
             reserved = [item["predicted_reserved"] / item["reserved"] - 1 for item in row["sizes"]]
-            factors = f"{row['sizes'][-1]['factor']} to {row['sizes'][0]['factor']}"
-            cells += [f"{row['largest_run']:,}, checked at {factors} times"]
+            factors = dict.fromkeys(str(row["sizes"][place]["factor"]) for place in (-1, 0))
+            cells += [f"{row['largest_run']:,}, checked at {' to '.join(factors)} times"]
             dry = [item["estimated"] / item["allocated"] - 1 for item in row["sizes"] if "estimated" in item]
             cells += [f"{max(errors, key=abs):+.2%}", f"{max(reserved, key=abs):+.2%}"]
             cells.append(f"{max(dry, key=abs):+.1%}" if dry else "refused")
         cells += [_card_cell(found.get(("card", card))) for card in cards] + [_card_cell(found.get(("beside", 0)))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    used = [
+        place
+        for place in range(len(header))
+        if place < len(header) - len(cards) - 1 or any(line[place] for line in lines)
+    ]
+    table = [[line[place] for place in used] for line in (header, *lines)]
+    table.insert(1, ["---"] * len(used))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
 
 
 def _card_cell(row):

@@ -149,7 +149,7 @@ def test_accuracy(allocations, name, capsys):
     assert fit_accuracy.problems(row) == []
     assert bool(row["refusal"]) == (row["expected"] == "refusal")
     assert not any("cannot be computed" in note for note in row["notes"])
-    cell = "refused" if row["refusal"] else f"| {row['largest_run']:,}, checked at 8 to 8 times | "
+    cell = "refused" if row["refusal"] else f"| {row['largest_run']:,}, checked at 8 times | "
     assert cell in fit_accuracy.markdown_table([row])
     assert "1 of 1 cases are as expected" in fit_accuracy.summary([row])
 
