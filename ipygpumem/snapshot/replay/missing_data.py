@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +54,13 @@ def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
     sizes = trace.size.copy()
     sizes[events] = low
     return sizes
+
+
+def with_smallest_requests(recording: Recording) -> Recording:
+    """Return a recording with the sizes of `smallest_requests`."""
+    result = copy.copy(recording)
+    result.trace = replace(recording.trace, size=smallest_requests(recording.trace, recording.settings))
+    return result
 
 
 def depends_on_requested_size(recording: Recording, settings: AllocatorSettings) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
-from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, smallest_requests
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, with_smallest_requests
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state
@@ -157,8 +156,7 @@ class Replay:
     def fits(self, capacity: int | str) -> bool | None:
         """Return whether a limit of reserved memory serves all requests; None if it is unknown.
 
-        It can depend on the addresses of new segments, or on the size of a request that failed with
-        ``roundup_power2_divisions``.
+        It can depend on addresses, or on the size of a request that failed with ``roundup_power2_divisions``.
 
         ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
 
@@ -174,12 +172,11 @@ class Replay:
         outcomes = [run.failure is None for run in runs] or [False]
         if outcomes[0]:
             self._sufficient.append(capacity)
-        recording = self._run.recording
         if not any(outcomes) and self.depends_on_requested_size:
-            recording = copy.copy(recording)
-            recording.trace = replace(recording.trace, size=smallest_requests(recording.trace, recording.settings))
-            again = run(recording, self.settings, limit=capacity, by_fraction=self._by_fraction)
-            outcomes.append(again.failure is None)
+            recording = with_smallest_requests(self._run.recording)
+            outcomes.append(
+                run(recording, self.settings, limit=capacity, by_fraction=self._by_fraction).failure is None
+            )
         return outcomes[0] if outcomes[0] == outcomes[-1] else None
 
     @cached_property
