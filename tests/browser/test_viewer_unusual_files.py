@@ -182,6 +182,19 @@ def test_long_file_names_take_few_lines(viewing):
         assert view.page.locator(place).first.bounding_box()["height"] < 130, place
 
 
+def test_names_that_cannot_be_broken_do_not_widen_the_page(viewing):
+    """Browsers draw each of these combining characters on its own, but do not break lines between them."""
+    frames = [frame("\u0e49" * 400, 3)]
+    view = viewing(Snapshot.load(content_of(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
+    view.call("select(0)")
+    width = "[document.documentElement.scrollWidth, innerWidth]"
+    for tab in ("Allocator state", "Events", "File", "Allocations"):
+        view.page.get_by_role("tab", name=tab).click()
+        view.settle()
+        content, window = view.page.evaluate(width)
+        assert content <= window, tab
+
+
 def test_markup_in_names_is_escaped(viewing):
     view = viewing(Snapshot.load(CASES["hostile names"])).drawn()
     label = view.page.locator(".live tbody th").first.inner_text()
