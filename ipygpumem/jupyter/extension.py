@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from traitlets import TraitError
 
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.collect import OutsideSetting
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
-_NAME = "GPUMem"
+_NAME, _PACKAGE = "GPUMem", "ipygpumem"
 _OBSERVED = ["preload", "devices", "oom_snapshot", "log", "outside"]
 
 
@@ -41,6 +42,7 @@ class _Extension:
         self._installed = contextlib.ExitStack()
         # other code may have removed objects that the extension added
         self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
+        self._installed.callback(shell.configurables.remove, self.magics)
 
     @functools.cached_property
     def _outside_setting(self) -> OutsideSetting:
@@ -91,7 +93,6 @@ class _Extension:
                     del table[name]
                 else:
                     table[name] = earlier
-            shell.configurables.remove(magics)
 
         shell.register_magics(magics)
         self._installed.callback(unregister)
@@ -176,8 +177,9 @@ def load(shell: Any) -> None:
         close()
     extensions = current().state(_LoadedExtensions)
     if shell not in extensions:
-        extension = extensions[shell] = _Extension(shell)
         try:
+            with DeferredInterrupts():
+                extension = extensions[shell] = _Extension(shell)
             extension.install()
             extension.start()
         except BaseException:  # also if interrupted: a partially loaded extension must not remain
@@ -187,6 +189,8 @@ def load(shell: Any) -> None:
 
 def unload(shell: Any) -> None:
     """Unload the extension from a shell and undo its changes to the shell."""
-    extension = current().state(_LoadedExtensions).pop(shell, None)
-    if extension is not None:
-        extension.remove()
+    with DeferredInterrupts():
+        extension = current().state(_LoadedExtensions).pop(shell, None)
+        if extension is not None:
+            extension.remove()
+            shell.extension_manager.loaded.discard(_PACKAGE)  # IPython does not do this after an interrupt

@@ -17,7 +17,8 @@ class WorkerThread:
     """Thread that calls ``work`` periodically.
 
     The first call to `start` creates the thread. The thread ends on `close`, or `IDLE_SECONDS` after `pause`, and a
-    later `start` creates a new one. An exception in ``work`` pauses the thread. Methods do nothing in a forked process.
+    later `start` creates a new one. An exception in ``work`` pauses the thread; any other exception, as after a program
+    has replaced a builtin function, ends it. Methods do nothing in a forked process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -78,14 +79,19 @@ class WorkerThread:
 
     def _run(self, wake: threading.Lock) -> None:
         delay: float | None = 0.0
-        while delay is not None:
-            wake.acquire(timeout=delay)
-            delay = self._delay(wake)
-            if delay == 0.0:
-                try:
-                    self._work()
-                except Exception:
-                    self.pause()
+        try:
+            while delay is not None:
+                wake.acquire(timeout=delay)
+                delay = self._delay(wake)
+                if delay == 0.0:
+                    try:
+                        self._work()
+                    except Exception:
+                        self.pause()
+        except Exception:
+            with self._lock:
+                if self._wake is wake:
+                    self._thread = None
 
     def _delay(self, wake: threading.Lock) -> float | None:
         """Return the number of seconds to wait, 0 if a call to ``work`` is due, or None if the thread should end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import ipygpumem
 from fakes.builds import NO_GPU
 from ipygpumem.core.report import Report
+from ipygpumem.jupyter import extension, magics
 from ipygpumem.measurement.runtime import close
 
 pytestmark = pytest.mark.ipython
@@ -205,6 +207,35 @@ def test_interrupted_load_leaves_no_hooks(notebook, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Runtime, "preload", interrupted)
         result = notebook.load()
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert footprint(notebook.shell) == before
+    assert HOST_LINE.fullmatch(notebook.load().stdout)
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_interrupt_while_the_magics_are_created(notebook, monkeypatch):
+    before = footprint(notebook.shell)
+    with monkeypatch.context() as patched:
+        patched.setattr(magics, "Monitor", lambda *arguments: signal.raise_signal(signal.SIGINT))
+        result = notebook.load()
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert footprint(notebook.shell) == before
+
+
+@pytest.mark.usefixtures("default_handler")
+@pytest.mark.parametrize("command", ["unload_ext", "reload_ext"])
+def test_extension_can_be_loaded_after_an_interrupted_unload(notebook, monkeypatch, command):
+    before = footprint(notebook.shell)
+    notebook.load()
+    original = extension._Extension.remove
+
+    def interrupted(self):
+        signal.raise_signal(signal.SIGINT)
+        original(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(extension._Extension, "remove", interrupted)
+        result = notebook.run(f"%{command} ipygpumem")
     assert isinstance(result.error, KeyboardInterrupt)
     assert footprint(notebook.shell) == before
     assert HOST_LINE.fullmatch(notebook.load().stdout)

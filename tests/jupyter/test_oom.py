@@ -5,7 +5,9 @@ from __future__ import annotations
 import IPython
 import pytest
 import torch
+from traitlets import TraitError
 
+from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.snapshot import Snapshot
 
 UNUSED_PID = 9_000_001  # larger than any process ID
@@ -183,12 +185,29 @@ def test_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, tmp_
     assert fake_gpu.history is None
 
 
-@pytest.mark.parametrize("value", ["/proc/no/oom.pickle", "{unknown}.pickle", "", 3])
-def test_invalid_path_is_rejected_when_set(oom_notebook, value):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("/proc/no/oom.pickle", "no"),
+        ("{unknown}.pickle", "the only valid placeholders"),
+        ("{n[0]}.pickle", "the only valid placeholders"),
+        ("{n:>99999999}.pickle", "at most 3 digits"),
+        ("{n:{n}0000000}.pickle", "at most 3 digits"),
+        ("{n.pickle", "'}'"),
+        ("{n:x}{host:d}.pickle", "'d'"),
+        ("", "not a file name"),
+        (3, "not a file name"),
+    ],
+)
+def test_invalid_path_is_rejected_when_set(oom_notebook, value, message):
     magics = oom_notebook.shell.magics_manager.registry["GPUMem"]
-    with pytest.raises(Exception, match=r".+"):
+    with pytest.raises(TraitError, match=message):
         magics.oom_snapshot = value
     assert magics.oom_snapshot is None
+
+
+def test_number_in_a_path_is_formatted(oom_notebook, tmp_path):
+    assert oom_path(f"{tmp_path}/{{n:03}}.pickle", 7) == tmp_path / "007.pickle"
 
 
 TRAIN = f"""

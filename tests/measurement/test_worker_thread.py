@@ -108,6 +108,18 @@ def test_error_pauses_the_worker(make):
     wait_until(lambda: len(calls) >= 3)
 
 
+def test_replaced_builtin_ends_the_thread(make, monkeypatch):
+    calls = []
+    worker = make(lambda: calls.append(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "max", None, raising=False)
+        worker.start(0, 0.005)
+        wait_until(lambda: not threads())
+    assert calls == []
+    worker.start(0, 0.005)
+    wait_until(lambda: len(calls) >= 2)
+
+
 def test_worker_can_close_itself(make):
     def work():
         worker.close()

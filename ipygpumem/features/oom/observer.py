@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from string import Formatter
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -163,11 +164,15 @@ def oom_path(template: str, number: int) -> Path:
     """Return the path for the snapshot of an out-of-memory error. Raises `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
-        text = template.format(**names)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise OptionError(
-            f"{template!r} is not a valid path: the only valid placeholders are {{n}}, {{host}} and {{time}}"
-        ) from error
+        fields = [(name, spec or "") for _, name, spec, _ in Formatter().parse(template) if name is not None]
+        # a larger width would exhaust the host memory
+        is_valid = all(name in names and not re.search(r"\d{4}|\{", spec) for name, spec in fields)
+        text = template.format(**names) if is_valid else ""
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{template!r} is not a valid path: {first_line(error)}") from error
+    if not is_valid:
+        placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
+        raise OptionError(f"{template!r} is not a valid path: {placeholders}")
     return check_path(text)
 
 
