@@ -163,16 +163,14 @@ _COST = (
 def oom_path(template: str, number: int) -> Path:
     """Return the path for the snapshot of an out-of-memory error. Raises `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
+    placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
     try:
-        fields = [(name, spec or "") for _, name, spec, _ in Formatter().parse(template) if name is not None]
-        # a larger width would exhaust the host memory
-        is_valid = all(name in names and not re.search(r"\d{4}|\{", spec) for name, spec in fields)
-        text = template.format(**names) if is_valid else ""
+        for _, name, spec, _ in Formatter().parse(template):
+            if name is not None and (name not in names or re.search(r"\d{4}|\{", spec or "")):
+                raise ValueError(name)  # a larger width would exhaust the host memory
+        text = template.format(**names)
     except (TypeError, ValueError) as error:
-        raise OptionError(f"{template!r} is not a valid path: {first_line(error)}") from error
-    if not is_valid:
-        placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
-        raise OptionError(f"{template!r} is not a valid path: {placeholders}")
+        raise OptionError(f"{template!r} is not a valid path: {placeholders}") from error
     return check_path(text)
 
 
