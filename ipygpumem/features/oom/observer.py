@@ -165,12 +165,14 @@ def oom_path(template: str, number: int) -> Path:
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
     try:
-        for _, name, spec, _ in Formatter().parse(template):
-            if name is not None and (name not in names or re.search(r"\d{4}|\{", spec or "")):
-                raise ValueError(name)  # a larger width would exhaust the host memory
-        text = template.format(**names)
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"{template!r} is not a valid path: {placeholders}") from error
+        fields = [(name, spec or "") for _, name, spec, _ in Formatter().parse(template) if name is not None]
+        # a larger width would exhaust the host memory
+        is_valid = all(name in names and not re.search(r"\d{4}|\{", spec) for name, spec in fields)
+        text = template.format(**names) if is_valid else ""
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise OptionError(f"{template!r} is not a valid path: {placeholders}")
     return check_path(text)
 
 
