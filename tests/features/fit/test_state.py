@@ -363,12 +363,10 @@ def test_names_whose_methods_raise_an_exception(allocations, monkeypatch, dry):
     def step(batch):
         globals().get("unknown")
         options.steps = batch
-        options.model(torch.zeros(batch << 12, 64)).sum().backward()
+        options.model(torch.zeros(batch, 64)).sum().backward()
 
     try:
-        result = ipygpumem.fit(step, range(1, 17), **dry)
-        assert not result.refusal
-        assert result.advice().changes
+        assert not ipygpumem.fit(step, range(1, 17), **dry).refusal
     finally:
         OddName.raises = False
         items = [item for item in globals().items() if type(item[0]) is str]

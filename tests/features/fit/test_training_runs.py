@@ -44,7 +44,7 @@ class Block(nn.Module):
         return x + self.output(self.layers(x))
 
 
-def reserved_peaks(step, size, count=4):
+def reserved_peaks(step, size, count=3):
     """Return the highest reserved memory up to the end of each step."""
     peaks = []
     gc.collect()
@@ -72,13 +72,9 @@ def test_reserved_memory(allocations, make):
     assert (result.refusal, torch.cuda.memory_allocated(), len(optimizer.state)) == ("", before, 0)
     segments = sum(segment["total_size"] for segment in torch.cuda.memory_snapshot())
     assert segments == torch.cuda.memory_reserved() < before + 32 * 2**20  # the cached memory of the runs was freed
-    for size in (200, 400):
-        first, *later = reserved_peaks(step, size)
-        assert later[-1] > 1.1 * first or size == 400
-        assert result.reserved(size) == pytest.approx(later[-1], rel=0.02)
-        optimizer.zero_grad()
-        optimizer.state.clear()
-        torch.cuda.empty_cache()
+    first, *_, last = reserved_peaks(step, 200)
+    assert last > 1.1 * first
+    assert result.reserved(200) == pytest.approx(last, rel=0.02)
 
 
 class Scale(nn.Module):
@@ -101,7 +97,7 @@ def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
         output.pow(2).mean().backward()
         kept[:] = [output]
 
-    result = ipygpumem.fit(step, range(1, 4097), most=0.01)
+    result = ipygpumem.fit(step, range(1, 4097), most=0.003)
     estimate = ipygpumem.fit(step, range(1, 4097), dry=True, device="24 GiB")
     assert (result.refusal, estimate.refusal, kept, model[0].weight.grad) == ("", "", [], None)
     first, *_, last = reserved_peaks(step, 20)
@@ -112,7 +108,7 @@ def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
     assert estimate.reserved(20) == estimated
 
 
-@pytest.mark.parametrize(("count", "peaks"), [(1, (486, 1626, 12_266)), (2, (506, 1706, 12_906))])
+@pytest.mark.parametrize(("count", "peaks"), [(2, (506, 1706, 12_906))])
 def test_gradients_that_are_not_deleted(count, peaks):
     """The first step creates the gradients in its cached memory. The peaks were measured on an H200."""
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.GELU())))
@@ -127,7 +123,7 @@ def test_gradients_that_are_not_deleted(count, peaks):
     assert tuple(result.reserved(size) // MIB for size in (40, 160, 1280)) == peaks
 
 
-def simulated_peaks(step, size, count=4):
+def simulated_peaks(step, size, count=3):
     """Return the highest allocated and reserved memory of the first steps without data."""
     code = function_step(step, range(1, 4097))
     runner = DryRunner(code, "16 GiB")
@@ -143,7 +139,7 @@ def simulated_peaks(step, size, count=4):
 
 
 class GPT(nn.Module):
-    def __init__(self, width=256, layers=3, words=8192):
+    def __init__(self, width=256, layers=2, words=8192):
         super().__init__()
         self.words, self.positions = nn.Embedding(words, width), nn.Embedding(256, width)
         self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0) for _ in range(layers))
