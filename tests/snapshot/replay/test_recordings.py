@@ -14,7 +14,6 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import block_sizes, result, verification
 from ipygpumem.snapshot.replay.allocator import Allocator
@@ -555,15 +554,13 @@ def test_empty_cache_before_a_request(line, limit, retry):
 
 def test_unused_segments_of_private_pools():
     """PyTorch does not free them as long as the pool exists."""
-    recording = files.raw("cuda_graphs")
-    before = compare_settings(Snapshot.load(recording), settings=["expandable_segments:True"]).blockers
-    snapshot = Snapshot.load(recording)
-    event = before.event
-    state = snapshot.replay().state(event - 1)
-    inside = find_range(state.segments, state.blocks["address"])
-    unused = np.setdiff1d(np.arange(len(state.segments)), inside)
-    is_private = np.array([snapshot.pools[pool] != (0, 0) if pool >= 0 else True for pool in state.segments["pool"]])
-    assert before.empty == state.segments["size"][unused[~is_private[unused]]].sum() > 0
+    file = files.raw("oom_fragmented")
+    segment = next(item for item in file["segments"] if item["device"] == 0)
+    segment = {**segment, "address": 1 << 30, "total_size": 2 * MIB, "blocks": [{"size": 2 * MIB, "state": "inactive"}]}
+    file["segments"] = [{**item, "segment_pool_id": (0, 0)} for item in file["segments"]]
+    file["segments"].append({**segment, "segment_pool_id": (0, 7)})
+    blockers = compare_settings(Snapshot.load(file), settings=[""]).blockers
+    assert (blockers.private, blockers.empty) == (2 * MIB, 0)
 
 
 def test_empty_cache_without_stacks():
