@@ -95,10 +95,10 @@ def test_search_in_two_files(viewing):
     field.fill("py")
     view.page.locator(".result", has_text="first: 5 · second: 7").wait_for()
     matches = []
+    title = view.page.locator(".live .title").inner_text()
     for _ in range(13):
         field.press("Enter")
-        view.settle()
-        view.settle()
+        view.page.wait_for_function("title => document.querySelector('.live .title').innerText !== title", arg=title)
         title = view.page.locator(".live .title").inner_text()
         matches.append((title.rsplit(" · ", 1)[1][0], int(re.search(r"event (\d+)", title)[1])))
     assert set(matches) == {("f", n) for n in range(5)} | {("s", n) for n in range(7)}, matches

@@ -3,8 +3,10 @@
 import argparse
 import ast
 import contextlib
+import fcntl
 import html
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -60,11 +62,20 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The pages of the built site by path, and the site's directory."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", folder]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    """The pages of the built site by path, and the site's directory.
+
+    One test process builds it for all, because the build writes to ``docs/generated``.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "site"
+    complete = folder.with_suffix(".complete")
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", folder]
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr
+            complete.touch()
     return {path.relative_to(folder).as_posix(): Page(path) for path in folder.rglob("*.html")}, folder
 
 
