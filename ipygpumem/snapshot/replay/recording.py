@@ -231,9 +231,7 @@ class Recording:
         if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
             return False
         limit = program_limit(self.snapshot, self.timeline, self.settings)
-        stack = int(trace.stack[event])
-        has_stack = stack >= 0 and self.snapshot.stacks.leaf[stack] >= 0  # without stacks, PyTorch writes empty ones
-        if reserved is None or self.settings.collection_threshold or (limit is None and has_stack):
+        if reserved is None or self.settings.collection_threshold or (limit is None and self._has_stack(event)):
             return True
         limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
@@ -262,8 +260,27 @@ class Recording:
         return any(isinstance(item, int) or item.retry for item in self.special)
 
     @cached_property
+    def has_uncertain_retries(self) -> bool:
+        """Whether the program may have freed segments that are assumed to have been freed to serve a request."""
+        releases = [item.first for item in self.special if not isinstance(item, int) and item.retry]
+        limit = program_limit(self.snapshot, self.timeline, self.settings)
+        return limit is None and any(not self._has_stack(event) for event in releases)
+
+    def _has_stack(self, event: int) -> bool:
+        """Return whether an event has a stack. If a recording has none, PyTorch writes empty stacks."""
+        stack = int(self.trace.stack[event])
+        return stack >= 0 and bool(self.snapshot.stacks.leaf[stack] >= 0)
+
+    @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:
         """Action, address, size and event index of each segment event."""
         trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
         columns = (trace.action[events], trace.address[events], trace.size[events], events)
         return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    @cached_property
+    def following(self) -> dict[int, int]:
+        """For each segment event, the event after this and the segment events that directly follow."""
+        events = self.trace.events(*_SEGMENT_EVENTS)
+        ends = events[np.diff(events, append=-2) != 1]
+        return dict(zip(events.tolist(), (ends[np.searchsorted(ends, events)] + 1).tolist(), strict=True))

@@ -79,7 +79,8 @@ class Replay:
     @cached_property
     def reserved(self) -> Curve:
         """Reserved memory after each event. After a failure that ended the replay, it is constant."""
-        return Curve(self.device, "reserved", self._run.recording.trace.time, self._run.reserved())
+        values = self._run.reserved(recorded=self._recorded)
+        return Curve(self.device, "reserved", self._run.recording.trace.time, values)
 
     @cached_property
     def allocated(self) -> Curve:
@@ -159,7 +160,6 @@ class Replay:
         It can depend on addresses, or on the size of a request that failed with ``roundup_power2_divisions``.
 
         ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
-
         If ``is_short`` is False, only one of the possible orders of addresses is replayed.
         """
         capacity = parse_size(capacity)
@@ -199,13 +199,14 @@ class Replay:
     @cached_property
     def waste(self) -> UnusedMemory:
         """Reserved memory that contains no requested bytes at the peak of reserved memory."""
-        return unused_memory(self._run, self.state(self.reserved.peak()[0]))
+        return unused_memory(self._run, self.state(int(self._run.reserved().argmax()) - 1))
 
     def state(self, event: int) -> AllocatorState:
         """Return the simulated segments and blocks right after an event, with the true sizes and pools.
 
-        The index of a pool that was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves
-        the request of a recorded out-of-memory error. After a failure that ended the replay, the state is constant.
+        Segments that were freed together are freed at the first event, and new segments appear with their block. The
+        index of a pool that was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the
+        request of a recorded out-of-memory error. After a failure that ended the replay, the state is constant.
         """
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):

@@ -85,12 +85,22 @@ class ReplayRun:
         item = recording.special[request - len(recording.allocations)]
         return item if isinstance(item, int) else item.first
 
-    def reserved(self) -> Ints:
-        """Return the reserved memory in bytes before the first event and after each event."""
-        change = np.zeros(len(self.recording.trace) + 1, np.int64)
-        for action, _, size, request in self.allocator.events:
+    def reserved(self, *, recorded: bool = False) -> Ints:
+        """Return the reserved memory in bytes before the first event and after each event.
+
+        ``recorded``: Whether segments change at the recorded events that belong to their requests, if these exist.
+        Otherwise, all segments of a request change at once.
+        """
+        recording = self.recording
+        change = np.zeros(len(recording.trace) + 1, np.int64)
+        own, following = {}, recording.following if recorded else {}
+        for action, address, size, event in recording.segment_events if recorded else []:
+            own[action, address, size, following[event]] = event
+        for action, address, size, request in self.allocator.events:
             sign = 1 if action in (Action.SEGMENT_ALLOC, Action.MAP) else -1
-            change[self.event_of(request) + 1] += sign * size
+            event = self.event_of(request)
+            event = own.get((action, address, size, following.get(event, event)), event)
+            change[event + 1] += sign * size
         change[0] += self.allocator.reserved - int(change.sum())
         return np.cumsum(change, out=change)
 

@@ -79,9 +79,8 @@ def verify(recording: Recording) -> Verification:
     curve = recording.timeline.reserved
     error = 0
     if curve is not None:
-        departure = result.reserved()
+        departure = result.reserved(recorded=True)
         departure -= curve.bytes
-        departure[trace.events(*_SEGMENT_EVENTS) + 1] = 0  # the order of segments that are freed together may differ
         error = int(np.abs(departure, out=departure).max())
     if not differences and error:
         differences.append((0, f"reserved memory differs by up to {size(error)}"))
@@ -175,6 +174,8 @@ def grade_of_replay(
     if any(pool.private for pool in recording.pools):
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
     reasons += _unknown_of_failed_request(recording, settings)
+    if recording.has_uncertain_retries:
+        reasons.append("without stacks, torch.cuda.empty_cache() cannot be distinguished from a request's retry")
     if any(not isinstance(item, int) and not item.retry for item in recording.special):
         reasons.append("calls to torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:
