@@ -117,7 +117,7 @@ def test_exceptions_restore_the_names(notebook):
         ),
         ("batch=1..64", "the statement after batch=1..64 is missing: add one, as in batch=1..64 step(batch)"),
         ("batch=1..64 (x for x in range(batch))", "returns a generator, whose code has not run"),
-        ("batch=1..64 batch + 1", "batch + 1 allocates no GPU memory at the size 2"),
+        ("batch=1..64 batch + 1", "batch + 1 allocates no GPU memory at size 2"),
         ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, got 'many'"),
         ("--on many batch=1..64 step(batch)", "'many' is not a size"),
         ("--most 80% batch=1..64 step(batch)", "0.8 is not between 0 and 0.5"),

@@ -14,8 +14,11 @@ from typing import Any
 from ipygpumem.core.introspection import attempt
 
 
-def random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:
-    """Save the state of all random number generators and return the functions that restore it."""
+def save_random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:
+    """Save the states of the global random number generators and of ``generators``.
+
+    Return the functions that restore them.
+    """
     restore: list[Callable[[], Any]] = [functools.partial(random.setstate, random.getstate())]
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:

@@ -169,7 +169,7 @@ class StepRunner:
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
-            raise FitError(f"the step ran out of memory at the size {size_name(size)}{message}") from None
+            raise FitError(f"the step ran out of memory at size {size_name(size)}{message}") from None
         finally:
             peaks.drop(scope)
             if recorder is not None:
@@ -186,7 +186,7 @@ class StepRunner:
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
-            raise FitError(f"recording allocations at the size {size_name(size)} failed: {info.error}")
+            raise FitError(f"recording allocations at size {size_name(size)} failed: {info.error}")
         limit = recorder.history.options.max_entries
         if info.dropped:
             raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step")
@@ -218,7 +218,7 @@ class StepRunner:
                 self.torch._C._host_emptyCache()
         freed, at = self._cycles
         text = (
-            f"The step leaves reference cycles with tensors ({size_text(freed)} at the size {at}), which Python frees "
+            f"The step leaves reference cycles with tensors ({size_text(freed)} at size {at}), which Python frees "
             "at an unknown time: the predictions do not include them. Call gc.collect() at the end of the step."
         )
         return [text] if freed else []

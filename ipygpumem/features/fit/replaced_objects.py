@@ -75,9 +75,10 @@ def unused_tensors(
 
 
 def graph_storages(graph: Any) -> dict[int, int]:
-    """Return the sizes in bytes of the storages that an autograd graph has saved for the backward pass, by address.
+    """Return the sizes in bytes of the storages saved for the backward pass.
 
-    ``graph`` is the last node of the graph. The result is empty if this version of PyTorch does not provide them.
+    The keys are the addresses of the storage objects (``_cdata``). ``graph`` is the ``grad_fn`` of the output. The
+    result is empty if this version of PyTorch does not expose saved tensors.
     """
     sizes: dict[int, int] = {}
     nodes, pending = set(), [graph]

@@ -134,7 +134,7 @@ class Search:
         yield first, "again", None
         difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
         if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
-            runs = f"two runs at the size {size_name(first)} differ by {size_text(difference)} at their peaks"
+            runs = f"two runs at size {size_name(first)} differ by {size_text(difference)} at their peaks"
             raise FitError(f"{runs}: make the step allocate the same memory in each run")
         self.capacity = self.runner.limit(self.index, self.on)
         yield from self._checks(self._predict())
@@ -174,13 +174,13 @@ class Search:
             return None
         step, peaks = step_run.step(self.index), step_run.peaks[self.index]
         if not len(step.rows):
-            raise OptionError(f"{self.code.text} allocates no GPU memory at the size {size_name(size)}")
+            raise OptionError(f"{self.code.text} allocates no GPU memory at size {size_name(size)}")
         self._steps.append((size, step))
         self.observations.add(step, step_run)
         self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
         used_bytes = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used_bytes > self._allowance(self.index):
-            return self._too_large(f"the run at the size {size_name(size)}", used_bytes)
+            return self._too_large(f"the run at size {size_name(size)}", used_bytes)
         return self.probes[-1]
 
     def _predict(self) -> ScaledRecording:
@@ -225,7 +225,7 @@ class Search:
                 return size
         if needed_bytes <= self._allowance(self.index):
             raise FitError(_OTHER_RANK)
-        raise self._too_large(f"a run at the size {size_name(size)}", needed_bytes)
+        raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
 
     def _bound(self, size: Size) -> int:
         """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""

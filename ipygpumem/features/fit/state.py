@@ -32,7 +32,7 @@ from ipygpumem.features.fit.containers import (
     restore_names,
     writable_arrays,
 )
-from ipygpumem.features.fit.global_state import process_settings, random_state, torch_settings
+from ipygpumem.features.fit.global_state import process_settings, save_random_state, torch_settings
 from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.replaced_objects import unused_tensors
 from ipygpumem.features.fit.saved_tensors import SavedTensors, restore_each
@@ -78,7 +78,7 @@ class SavedState:
             if contents:
                 self._check_host_memory(self._tensors.nbytes + sum(array.nbytes for array in arrays))
                 self._tensors.save_contents()
-            self._global = [*torch_settings(torch), *random_state(torch, objects.generators)]
+            self._global = [*torch_settings(torch), *save_random_state(torch, objects.generators)]
         self._arrays = [(array, array.copy()) for array in arrays]
         self._items = [(name, container, items_of(container)) for name, container in objects.containers]
         self._attributes = [(instance, attributes(instance), type(instance)) for instance in objects.instances]

@@ -99,7 +99,10 @@ class Updates:
         return self.computed[id(optimizer)]
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return all tensors of each optimizer's state, and those that its first update creates, by optimizer ID."""
+        """Return, by optimizer ID, a tuple of two lists.
+
+        These contain all tensors of the optimizer's state, and those among them that its first update creates.
+        """
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
         return {
             key: optimizer_state(optimizer, self._existing_ids[key], self._state.get(key, ()))

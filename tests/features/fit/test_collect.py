@@ -263,8 +263,8 @@ def test_refusals(allocations, step, reason, runs):
 @pytest.mark.parametrize(
     ("step", "reason", "runs"),
     [
-        (large, "the run at the size 2 needs 40.0 GiB, more than 25% of the free 139.2 GiB: allow up to half with", 1),
-        (too_large, "the step ran out of memory at the size 2 (tried to allocate 163840.00 MiB)", 0),
+        (large, "the run at size 2 needs 40.0 GiB, more than 25% of the free 139.2 GiB: allow up to half with", 1),
+        (too_large, "the step ran out of memory at size 2 (tried to allocate 163840.00 MiB)", 0),
     ],
 )
 def test_smallest_size_is_too_large(fake_gpu, step, reason, runs):
@@ -321,7 +321,7 @@ async def coroutine(batch):
         (coroutine, range(1, 65), "coroutine is a coroutine function: pass a function that runs one step"),
         (generator(1), range(1, 65), "step must be a function .* not an object of type generator"),
         (lambda batch: (x for x in range(batch)), range(1, 65), "returns a generator, whose code has not run"),
-        (lambda batch: [0] * batch, range(1, 65), "<lambda> allocates no GPU memory at the size 2"),
+        (lambda batch: [0] * batch, range(1, 65), "<lambda> allocates no GPU memory at size 2"),
         (lengths, range(5, 1), r"the range 5\.\.0 of batch is empty"),
         (lengths, [], r"the range \[\] of batch is empty"),
         (lengths, {}, "sizes is empty"),

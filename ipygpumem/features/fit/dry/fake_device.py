@@ -145,7 +145,10 @@ class FakeDevice:
             self.bf16_copy(tensor)
 
     def bf16_copy(self, value: Any) -> Any:
-        """Return the bfloat16 copy without data of a float32 tensor; return other values unchanged."""
+        """Return a bfloat16 copy, without data, of a float32 leaf tensor with at least one dimension.
+
+        For other float32 tensors, return the existing copy, if any. Return all other values unchanged.
+        """
         torch = self._torch
         if type(value) not in {torch.Tensor, torch.nn.Parameter} or value.dtype != torch.float32:
             return value
