@@ -66,7 +66,7 @@ class SnapshotData:
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)
         self.pools = tables.pool_ids()
-        self.cells = CellLookup(self.own.cells, self.stacks, self.own.numbers)
+        self.cells = CellLookup(self.own.cells, self.stacks, self.own.execution_counts)
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
         self.verifications: dict[int, Verification | ReplayError] = {}

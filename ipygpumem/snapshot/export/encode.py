@@ -85,7 +85,7 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
         "annotations": _annotations(snapshot, strings),
         "cells": _cells(snapshot, strings),
         "strings": list(strings),
-        "numbers": snapshot.own.numbers,
+        "numbers": snapshot.own.execution_counts,
         "sources": snapshot.sources,
         "readings": snapshot.own.readings,
         "curves": snapshot.own.curves,

@@ -39,15 +39,15 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
     result = copy.copy(snapshot)
     if not paths:
         files = [frame.file for frame in snapshot.stacks.frames]
-        files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells), *snapshot.own.numbers]
+        files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells), *snapshot.own.execution_counts]
         names = strip_directories(files)
         frames = tuple(replace(frame, file=names[frame.file]) for frame in snapshot.stacks.frames)
         result.stacks = replace(snapshot.stacks, frames=frames)
         result.sources = {names[file]: text for file, text in snapshot.sources.items()}
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
-        numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
+        numbers = {names[file]: number for file, number in snapshot.own.execution_counts.items()}
         curves = {name: curve for name, curve in snapshot.own.curves.items() if _CURVE.fullmatch(name)}
-        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, torch=None, curves=curves)
+        result.own = replace(snapshot.own, cells=cells, execution_counts=numbers, host=None, torch=None, curves=curves)
         result.cells = CellLookup(cells, result.stacks, numbers)
         result.name = "snapshot"
         result.settings = {

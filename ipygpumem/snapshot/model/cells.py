@@ -56,8 +56,12 @@ class RecorderMetadata:
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.
-        numbers: Execution counts of cells that ran before the recording, by file name.
+        torch: Version of PyTorch, or None if unknown.
+        host: Name of the machine, or None if unknown.
+        cells: Runs of notebook cells during the recording.
+        execution_counts: Execution counts of cells that ran before the recording, by file name.
         dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
+        device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.
         variables: Names of variables by the `block_key` of the block that they hold at the end.
@@ -69,7 +73,7 @@ class RecorderMetadata:
     torch: str | None = None
     host: str | None = None
     cells: tuple[Cell, ...] = ()
-    numbers: dict[str, int] = field(default_factory=dict)
+    execution_counts: dict[str, int] = field(default_factory=dict)
     dropped: tuple[int | None, ...] = ()
     device_names: dict[int, str] = field(default_factory=dict)
     device_totals: dict[int, int] = field(default_factory=dict)

@@ -152,7 +152,7 @@ def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMet
         torch=checks.optional(own.get("torch"), checks.text, "ipygpumem: torch"),
         host=checks.optional(own.get("host"), checks.text, "ipygpumem: host"),
         cells=_read_cells(own.get("cells", ()), budget),
-        numbers={name: checks.integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
+        execution_counts={name: checks.integer(number, "ipygpumem: numbers", 0) for name, number in numbers.items()},
         dropped=tuple(checks.optional(count, checks.integer, "ipygpumem: dropped") for count in dropped),
         device_names=names,
         device_totals=totals,

@@ -159,7 +159,8 @@ def run(
         raises_limit: As in `Allocator`.
         end: Number of events to replay; by default all.
         operations: Changed requests; by default those of the recording.
-        run_ends: Numbers of requests at which runs of a step end, as in `_parts`.
+        run_ends: Indices in ``operations`` at which the runs of a repeated step end. The replay stops after the first
+            run that does not increase the peak of reserved memory.
 
     Raises:
         ReplayError: The events contradict each other, or the requests exceed the address space.

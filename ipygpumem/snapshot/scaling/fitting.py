@@ -216,7 +216,10 @@ def _counterparts(first: Run, second: Run) -> Ints:
 def _compare(
     first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak], *, irregular: Mask | bool = False
 ) -> Deviation:
-    """Compare the first run, with the given sizes of its allocations except irregular workspaces, with the second."""
+    """Return the deviation of the first run, whose allocations have the given sizes, from the second run.
+
+    Irregular workspaces have the sizes recorded in the second run.
+    """
     step, (size, run) = first[1], second
     is_missing = indices < 0
     sizes = np.where(irregular, np.append(run.sizes, 0)[indices], sizes)

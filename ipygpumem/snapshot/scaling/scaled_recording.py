@@ -96,7 +96,7 @@ class ScaledStep:
         after_release: bool = False,
         settings: str | None = None,
     ) -> int | None:
-        """Return the largest size at which the step fits; None if the step does not fit at the size ``first``.
+        """Return the largest size at which the step fits; None if the step does not fit at size ``first``.
 
         The step also fits with the upper bounds of workspaces of irregular size.
 
@@ -164,7 +164,10 @@ class ScaledStep:
         return tuple(result)
 
     def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
-        """Return the requested bytes that exist at the peak by line, or by another key of `KEYS`, largest first."""
+        """Return the requested bytes in use at the peak predicted for ``size``, largest first.
+
+        They are grouped by line or by another key of `KEYS`.
+        """
         sizes, _, event = self._sizes_levels_and_peak_event(size)
         requests = self.step_requests
         step, state = requests.step, requests.state
