@@ -230,10 +230,10 @@ class DeviceReport(PlainData):
         problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
             return make_accuracy("unknown", f"no sample exceeds the readings before and after{problem}")
-        owner = "this process or one that has ended" if self.process_wide else "this process or another"
+        other = "one that has ended" if self.process_wide else "another"
         return Accuracy(
             "sampled",
-            f"{many(sampled.count, 'sample')} of the device's memory (first at {duration(sampled.since)}, largest gap "
-            f"{duration(sampled.gap)}{problem}), minus an upper bound on PyTorch's reserved memory; counts memory used "
-            f"by {owner}",
+            f"{many(sampled.count, 'sample')} of the device's memory (first after {duration(sampled.since)}, largest "
+            f"gap {duration(sampled.gap)}{problem}), minus an upper bound on PyTorch's reserved memory; the memory may "
+            f"belong to this process or to {other}",
         )

@@ -115,7 +115,7 @@ def import_library(module: str, purpose: str) -> Any:
         if isinstance(error, ModuleNotFoundError) and error.name in {module, module.partition(".")[0]}:
             raise OptionError(f"{module} is required for {purpose}: pip install {module}") from None
         # such as a version that requires a newer NumPy
-        raise OptionError(f"{module} is required for {purpose} and cannot be imported: {first_line(error)}") from error
+        raise OptionError(f"{module} is required for {purpose} but cannot be imported: {first_line(error)}") from error
 
 
 @contextlib.contextmanager

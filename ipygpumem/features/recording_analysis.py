@@ -160,7 +160,10 @@ class CompiledCode:
         """Index of the innermost generated frame of each stack; -1 if there is none."""
 
     def operations(self, graph: CompiledGraph, stack: int) -> list[GraphNode]:
-        """Return the operations in a compiled graph that allocated memory with a stack; an empty list if unknown."""
+        """Return the operations of a compiled graph whose allocations have the given call stack.
+
+        The result is empty if they are unknown.
+        """
         frame = int(self.frame_of_stack[stack])
         return [] if frame < 0 else _operations(graph, self._stacks.frames[frame])
 

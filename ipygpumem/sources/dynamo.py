@@ -1,4 +1,4 @@
-"""Functions that torch.compile does not compile."""
+"""Exclude functions from compilation by torch.compile."""
 
 from __future__ import annotations
 

@@ -50,7 +50,10 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the usage of host memory. If ``available`` is true, add the available memory, which takes 50 us longer."""
+    """Return the usage of host memory.
+
+    If ``available`` is true, also read the available memory, which takes about 50 us longer.
+    """
     rss, peak = _linux_memory() or _portable_memory()
     unused = None
     if available:

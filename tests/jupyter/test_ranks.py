@@ -25,7 +25,7 @@ def test_tables(notebook, run):
     notebook.shell.user_ns["folder"] = str(run)
     result = notebook.run("%gpumem ranks {folder}")
     assert result.success, result
-    assert "rank 2 deviates most, rank 0 is the most typical" in result.text
+    assert "rank 2 deviates most; rank 0 is the most typical" in result.text
     assert "<table" in result.displays[0]["text/html"]
     error = notebook.run("%gpumem ranks $folder").error
     assert str(error) == "%gpumem ranks: '$folder' contains $folder: use {folder} to insert the value of the variable"

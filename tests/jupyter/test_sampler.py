@@ -25,7 +25,7 @@ def test_peak_outside_pytorch_within_a_cell(gpu_notebook, fake_gpu):
     table = gpu_notebook.run("%%gpumem\npassing()").text
     (row,) = [line for line in table.splitlines() if line.startswith("  outside PyTorch")]
     assert row.split() == ["outside", "PyTorch", "0", "at", "least", "+1.2", "GiB", "678.0", "MiB"]
-    assert "samples of the device's memory (first at " in table
+    assert "samples of the device's memory (first after " in table
     assert gpu_notebook.run("%gpumem passing()").text.startswith("cuda:0  outside PyTorch, at least +1.2 GiB at")
     html = gpu_notebook.run("passing()").displays[0]["text/html"]
     assert "at least +1.2 GiB" in html

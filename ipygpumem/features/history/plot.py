@@ -20,7 +20,7 @@ _CAPACITY_SHARE = 0.35  # minimum usage, as a share of the capacity, at which th
 _MAX_BAR, _MIN_BAR_WITH_GAP, _MAX_LABELS = 34, 6, 12
 _FAILED, _UP_TO_PEAK = "#b91c1c", "#dbeafe"
 _USAGE = {
-    "others_level": ("#9ca3af", "other processes and unattributed"),
+    "others_level": ("#9ca3af", "other or unattributed"),
     "outside_level": ("#f59e0b", "outside PyTorch"),
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),

@@ -178,7 +178,7 @@ class _BlockAssignment:
                 foreign += max(named_storage.location.size for named_storage in group)
         if foreign:
             self.notes.append(
-                f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it. It is shared by"
+                f"{size(foreign)} of tensor memory is not counted because PyTorch did not allocate it: it is shared by"
                 " another process or belongs to another library"
             )
         if not search.complete:

@@ -38,7 +38,7 @@ class ListElements:
         self.groups: dict[int, dict[int, tuple[Any, Any, StorageLocation]]] = {}
 
     def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
-        """Add the tensors among the items to which only the container refers, and return the other items."""
+        """Add the tensors among ``items`` to which only ``container`` refers, and return the other items."""
         tensor_class = self._types.tensor_class
         counts = list(map(sys.getrefcount, items))  # first, because `compress` also refers to the items
         is_only_reference = map(_count_of_only_reference().__eq__, counts)

@@ -138,7 +138,7 @@ class SearchTargets:
         return True
 
     def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
-        """Add the tensors to which only a list or tuple with these items refers, and return the other items."""
+        """Add the tensors among ``items`` to which only ``container`` refers, and return the other items."""
         self.elements = self.elements or ListElements(self, self._types, self._is_wanted)
         return self.elements.take_tensors(container, items)
 

@@ -272,7 +272,10 @@ def has_objects(obj: Any) -> bool:
 
 
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of a NumPy array."""
+    """Yield the index, such as ``[0, 3]`` or ``[0]["field"]``, and the value of each element of a NumPy array.
+
+    Yield nothing for arrays of more than 1,000,000 elements.
+    """
     if _size(array) > _MAX_ARRAY_SIZE:
         return
     fields = _dtype(array).names

@@ -128,7 +128,10 @@ class ModelStorages:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module that is called through ``torch.compile(module)`` and its submodules as compiled."""
+        """Mark a module as ``"compiled"`` and its submodules as ``"inside"``.
+
+        The module is called through ``torch.compile(module)``.
+        """
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
             if number == index or not path or module.path.startswith(path + "."):

@@ -49,7 +49,7 @@ _LIBRARIES = (
     ("OpenCV", r"libopencv|cv2/"),
     ("video codec", r"lib(nvcuvid|nvidia-encode)\.|torchcodec/|PyNvVideoCodec/"),
     ("ctypes", r"libffi[._-]|_ctypes\."),
-    ("PyTorch without its allocator", r"lib(torch|c10)"),
+    ("PyTorch outside its caching allocator", r"lib(torch|c10)"),
     ("CuPy", r"cupyx?(_backends)?/"),
     ("Triton", r"triton/"),
     ("numba", r"numba(_cuda)?/"),

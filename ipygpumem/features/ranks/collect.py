@@ -139,8 +139,8 @@ def _rank_name(stem: str) -> str:
     return number[1] if number else printable(stem.removeprefix("rank_"))
 
 
-def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the rank for each file stem. If the stems differ only in a number, the rank is this number."""
+def _rank_names(stems: Iterable[str]) -> dict[str, str]:
+    """Return the rank name for each file stem. If the stems differ only in a number, this number is the name."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -171,7 +171,7 @@ def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[s
 def _add_recordings(results: dict[str, RankResult], files: dict[str, Path], workers: int, faults: list[str]) -> None:
     from ipygpumem.features.ranks.peak_summary import summarize_files
 
-    names = _snapshot_names(files)
+    names = _rank_names(files)
     for stem, summary in summarize_files(files, workers):
         result = results.get(stem) or RankResult(names[stem], "missing", note="snapshot without a report")
         if isinstance(summary, str):

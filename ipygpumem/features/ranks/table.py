@@ -166,7 +166,7 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
     notes = [f"not shown: {many(omitted_count, 'more line')} with different sizes"] if omitted_count > 0 else []
     names = f"{outlier} compared with {typical}"
     if comparison.compared_count > len(peaks):
-        names = f"{outlier} deviates most, {typical} is the most typical"
+        names = f"{outlier} deviates most; {typical} is the most typical"
         similar_count, other_count = comparison.similar_count - 1, comparison.compared_count - 1
         notes.append(f"{typical} has the same lines and sizes as {similar_count:,} of {other_count:,} other {role}s")
     return Table(f"{title}: {names}", (typical, outlier, "change"), tuple(body), tuple(notes))

@@ -161,7 +161,7 @@ def test_library_that_cannot_be_imported(tmp_path, monkeypatch):
     (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow requires NumPy 2.0 or newer')")
     monkeypatch.delitem(sys.modules, "pyarrow", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    message = "pyarrow is required for Parquet files and cannot be imported: pyarrow requires NumPy 2.0 or newer"
+    message = "pyarrow is required for Parquet files but cannot be imported: pyarrow requires NumPy 2.0 or newer"
     with pytest.raises(OptionError, match=message):
         Reports([cell(1)]).to_parquet(tmp_path / "a.parquet")
 

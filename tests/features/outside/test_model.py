@@ -35,7 +35,7 @@ EXACT = make_accuracy("exact", "CUPTI's records")
         (f"{SITE}/cuda/bindings/cyruntime.cpython-312-x86_64-linux-gnu.so", "cuda-bindings"),
         (CTYPES, "ctypes"),
         (TORCH, ALLOCATOR),
-        (f"{SITE}/torch/lib/libtorch_cuda.so", "PyTorch without its allocator"),
+        (f"{SITE}/torch/lib/libtorch_cuda.so", "PyTorch outside its caching allocator"),
         (f"{SITE}/onnxruntime/capi/libonnxruntime_providers_cuda.so", "ONNX Runtime"),
         ("/opt/mine/libmine.so", "libmine.so"),
         ("/home/ada/cupy/.venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2", "NCCL"),

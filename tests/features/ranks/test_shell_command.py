@@ -37,7 +37,7 @@ def test_tables(run, capsys):
     assert main(["ranks", str(run)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("3 ranks on ")
-    assert "rank 2 deviates most, rank 0 is the most typical" in out
+    assert "rank 2 deviates most; rank 0 is the most typical" in out
     assert "peak (requested)  " in out
 
 

@@ -55,7 +55,7 @@ def test_shared_device_dead_engine_and_slow_engine():
         "  aaaa1111     0, 1  3.4 of 140.4 GiB           5.4 GiB          unknown  █           shared by 2 processes, counted once",  # noqa: E501 (a line of the table)
         "  bbbb2222        2  3.4 of 140.4 GiB           2.7 GiB         79.0 MiB  █",
         "",
-        "memory at the peak, by line of code: engine 1 deviates most, engine 0 is the most typical",
+        "memory at the peak, by line of code: engine 1 deviates most; engine 0 is the most typical",
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
         "peak (requested)   520.0 MiB  590.0 MiB  +70.0 MiB",

@@ -129,7 +129,7 @@ class Engines:
         return reply
 
     @property
-    def waiting(self) -> list[str]:
+    def running_messages(self) -> list[str]:
         """Messages about the cells that are still running, one per cell."""
         return [
             f"still running on {many(len(ids), 'engine')} ({', '.join(map(str, ids))}): {code_label(submission.code)}"

@@ -24,7 +24,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     elif engines is None:
         message = "no engines are monitored: use %gpumem engines CLIENT to monitor them"
     else:
-        message = "\n".join([str(engines), *engines.waiting])
+        message = "\n".join([str(engines), *engines.running_messages])
         for ranks in engines.collect(include_partial=True):
             engines.show(ranks)
     notebook.print(*(f"ipygpumem: {line}" for line in message.splitlines()))

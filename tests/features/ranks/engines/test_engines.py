@@ -357,7 +357,7 @@ if rank_and_world()[0] == 2:
     assert (ranks.difference.outlier, ranks.difference.similar_count) == ("2", 3)
     ((label, typical, excess),) = ranks.difference.lines
     assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
-    assert "engine 2 deviates most, engine 0 is the most typical" in text
+    assert "engine 2 deviates most; engine 0 is the most typical" in text
     assert "shared by 2 processes, counted once" in text
     names = [f"run_{number}.pickle" for number in range(ENGINES)]
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
@@ -365,4 +365,4 @@ if rank_and_world()[0] == 2:
 
     # the files alone give the same result
     _, text = run(shell, "%gpumem ranks here")
-    assert "rank 2 deviates most, rank 0 is the most typical" in text
+    assert "rank 2 deviates most; rank 0 is the most typical" in text
