@@ -36,7 +36,7 @@ _REPLAYS_PER_COMPARISON = 100
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A recording as it would have been with given settings and a given capacity. Sizes are in bytes.
+    """Result of replaying a recording with given settings and a given capacity. Sizes are in bytes.
 
     Attributes:
         device: Device index.
@@ -48,9 +48,9 @@ class Replay:
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
         allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``.
-        failure: The request at which the replay ended, because it failed although the recording served it. If there is
-            none, the last recorded out-of-memory error if it also occurs with these settings; otherwise None. The
-            program continued after earlier out-of-memory errors.
+        failure: Request at which the replay ended: it fails with these settings but succeeded in the recording. If
+            there is none, the last recorded out-of-memory error, provided that it also occurs in the replay; otherwise
+            None. Earlier recorded errors are not considered, because the program continued after them.
         served: Events of recorded out-of-memory errors that would not have occurred. The memory of these requests is
             in use only at this event.
         retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
