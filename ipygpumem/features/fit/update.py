@@ -99,10 +99,7 @@ class Updates:
         return self.computed[id(optimizer)]
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, a tuple of two lists.
-
-        These contain all tensors of the optimizer's state, and those among them that its first update creates.
-        """
+        """Return, by optimizer ID, all tensors of its state and those among them that its first update creates."""
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
         return {
             key: optimizer_state(optimizer, self._existing_ids[key], self._state.get(key, ()))

@@ -115,9 +115,7 @@ class DryRunner:
         try:
             self.torch: Any = import_module("torch")
         except ImportError as error:
-            raise OptionError(
-                f"computing the memory usage of a step requires PyTorch, which cannot be imported: {error}"
-            ) from None
+            raise OptionError(f"a memory estimate requires PyTorch, which cannot be imported: {error}") from None
         self._code = code
         self.context: Callable[[Any], Any] = nullcontext
         self._total: int | None = None
@@ -298,8 +296,5 @@ class NoUpdates:
         self._optimizers[id(optimizer)] = optimizer, state_ids(optimizer)
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, a tuple of two lists.
-
-        These contain all tensors of the optimizer's state, and those among them that its first update created.
-        """
+        """Return, by optimizer ID, all tensors of its state and those among them that its first update created."""
         return {key: optimizer_state(optimizer, ids) for key, (optimizer, ids) in self._optimizers.items()}
