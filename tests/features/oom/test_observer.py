@@ -170,6 +170,7 @@ def test_retry_loop_has_one_search_with_names(training, monkeypatch):
 
 def test_panel_states_remaining_memory_if_search_takes_too_long(training, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 0.0)
+    monkeypatch.setattr("ipygpumem.features.holders.tracked_objects._MIN_OBJECTS", 0)
     halving(training)
     failures = failed_allocations().take()
     _, table = oom_tables(oom.failure_report(failures, len(failures), caught=True))
