@@ -109,11 +109,16 @@ def _notes(result: SettingsComparison) -> list[str]:
         amount = _mib(result.capacity)
         notes.append(f"The CUDA context and kernels of a program need about 0.7 GiB in addition to these {amount}.")
     if result.reached_limit and (not result.failed or result.recorded.fits):
-        cause = "a request failed" if result.failed else "PyTorch freed cached segments in order to serve requests"
-        notes.append(
-            f"Memory ran short while recording: {cause}. Other reserved peaks are those without a limit; compare the"
-            ' column "smallest limit".'
-        )
+        if result.failed:
+            cause = "Memory ran short while recording: a request failed"
+        elif recording.has_uncertain_retries:
+            cause = (
+                "Memory may have run short while recording: cached segments were freed, either by PyTorch in order to"
+                " serve requests or by torch.cuda.empty_cache()"
+            )
+        else:
+            cause = "Memory ran short while recording: PyTorch freed cached segments in order to serve requests"
+        notes.append(f'{cause}. Other reserved peaks are those without a limit; compare the column "smallest limit".')
     if result.limit is not None and any(item.collects for item in result.alternatives) and not _has_fraction(result):
         notes.append(
             "garbage_collection_threshold has no effect unless torch.cuda.set_per_process_memory_fraction limits the"
