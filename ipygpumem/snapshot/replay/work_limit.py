@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_STEPS_PER_SECOND = 10_000_000
+STEPS_PER_SECOND = 10_000_000
 _SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
 _SINGLE_REPLAY_SHARE = 1 / 8
 
@@ -40,7 +40,7 @@ class WorkLimit:
     @property
     def left(self) -> float:
         """Approximate duration in seconds of the work that is still allowed."""
-        return self._left / _STEPS_PER_SECOND
+        return self._left / STEPS_PER_SECOND
 
     def count(self, steps: float) -> None:
         """Count steps, each of which takes about 0.1 µs. Raises `LongReplayError` if the limit is exceeded."""
@@ -55,7 +55,7 @@ class WorkLimit:
         if seconds is None and outer < math.inf:
             yield
             return
-        self._left = (self.seconds if seconds is None else seconds) * _STEPS_PER_SECOND
+        self._left = (self.seconds if seconds is None else seconds) * STEPS_PER_SECOND
         try:
             yield
         finally:

@@ -72,9 +72,11 @@ def test_smallest_set_in_expandable_segments(by_fraction):
     assert max(counts) > 2
 
 
-def test_many_pages_are_not_searched(monkeypatch):
+@pytest.mark.parametrize("limit", ["_MAX_ENTRIES", "STEPS_PER_SECOND"])
+def test_long_searches_are_left_out(monkeypatch, limit):
     """Then, only blocks in adjacent memory are considered."""
     _, _, snapshot = _failing(3, by_fraction=False)
-    monkeypatch.setattr(unmapped_pages, "_MAX_ENTRIES", 1)
+    assert not compare_settings(snapshot, settings=["max_split_size_mb:512"]).blockers.smallest.contiguous
+    monkeypatch.setattr(unmapped_pages, limit, 1)
     found = compare_settings(snapshot, settings=["max_split_size_mb:512"]).blockers.smallest
     assert found is None or found.contiguous

@@ -11,12 +11,14 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.replay.work_limit import STEPS_PER_SECOND
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
@@ -58,6 +60,8 @@ def blocks_to_unmap(
             pool, between blocks that are kept; None if its pages do not count.
     """
     by_range = _by_range(result, rows)
+    if sum(result.sizes[row] // size for _, size, inside in by_range for row in inside) > _MAX_ENTRIES:
+        return None
     pages = [page for base, size, inside in by_range for page in _pages(result, base, size, inside)]
     pages.sort(key=lambda page: page.start)
     needed = sum(page.size for page in pages) - limit
@@ -66,8 +70,12 @@ def blocks_to_unmap(
     for smallest in (0, large):  # pages for small blocks are ignored if there are too many pages
         pages = [page for page in pages if page.size >= smallest]
         unit = math.gcd(*(page.size for page in pages)) or MIB
-        if len(pages) * (most // unit + 2) <= _MAX_ENTRIES:
-            return _Search(result, pages, unit, max(-(-most // unit), 0)).smallest(needed, request, by_range)
+        units = max(-(-most // unit), 0)
+        steps = 400 * len(rows) + (len(pages) + len(rows)) * min(units, sum(page.size for page in pages) // unit) / 10
+        work = result.allocator.work
+        if len(pages) * (units + 2) <= _MAX_ENTRIES and steps < work.left * STEPS_PER_SECOND / 4:
+            work.count(steps)
+            return _Search(result, pages, unit, units).smallest(needed, request, by_range)
     return None
 
 
@@ -102,6 +110,7 @@ class _Search:
 
     def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int) -> None:
         self.result, self.pages, self.unit, self.most = result, pages, unit, most
+        self.reachable = sum(page.size for page in pages) // unit
         self.tables = [self._table(backwards=False)]
 
     def smallest(
@@ -109,14 +118,19 @@ class _Search:
     ) -> list[int] | None:
         if request is None:
             return self._rows(0, len(self.pages), 1, max(-(-needed // self.unit), 0))
+        self.needed = needed
         self.tables.append(self._table(backwards=True))
         best, choice = _UNREACHABLE, None
         pool, rounded = request
         ranges = self.result.allocator.ranges
         for base, size, rows in by_range:
             if ranges[base][1] == pool:
+                totals = list(accumulate((self.result.sizes[row] for row in rows), initial=0))
                 for window in _windows(self.result, base, rows, rounded):
-                    cost, entries = self._with_window(needed, (base, size, rounded), rows, window, best)
+                    used = totals[window.stop] - totals[window.start]
+                    if used >= best:
+                        continue
+                    cost, entries = self._with_window((base, size, rounded), rows, window, used, best)
                     if entries is not None:
                         best, choice = cost, (rows[window], entries)
         if choice is None:
@@ -125,25 +139,32 @@ class _Search:
         return sorted({*inside, *(row for part in parts for row in self._rows(*part) or ())})
 
     def _with_window(
-        self, needed: int, place: tuple[int, int, int], rows: list[int], window: slice, best: int
+        self, place: tuple[int, int, int], rows: list[int], window: slice, used: int, best: int
     ) -> tuple[int, list[tuple[int, int, int, int]] | None]:
-        """Return the fewest bytes to free if a request is served after a block, and the entries of both tables."""
+        """Return the fewest bytes to free if a request is served after a block, and the entries of both tables.
+
+        ``used`` is the size in bytes of the blocks in the window, which must be less than ``best``.
+        """
         base, size, rounded = place
         addresses, sizes = self.result.addresses, self.result.sizes
         row_before = rows[window.start - 1] if window.start else None
         start = base if row_before is None else addresses[row_before] + sizes[row_before]
-        used = sum(sizes[row] for row in rows[window])
-        if used >= best:
-            return best, None
         first = bisect_left(self.pages, start + 1, key=lambda page: page.start + page.size)
         last = bisect_left(self.pages, start + rounded, key=lambda page: page.start)
         covered = (start + rounded - 1 - base) // size - (start - base) // size + 1
-        amount = max(-(-(needed + (covered - last + first) * size) // self.unit), 0)
+        amount = max(-(-(self.needed + (covered - last + first) * size) // self.unit), 0)
+        if amount > self.reachable:
+            return best, None
         left = self.pages[first].left if first < last else None
         right = self.pages[last - 1].right if first < last else None
         left_states = (1,) if left is None else (0,) if left == row_before else (0, 1)
-        right_states = (1,) if right is None or right in rows[window] else (0, 1)
-        counted = sizes[right] if right is not None and right in rows[window] else 0
+        is_inside = (
+            right is not None
+            and window.start < window.stop
+            and (addresses[rows[window.start]] <= addresses[right] <= addresses[rows[window.stop - 1]])
+        )
+        right_states = (1,) if right is None or is_inside else (0, 1)
+        counted = sizes[right] if right is not None and is_inside else 0
         entries = None
         for before in left_states:
             for after in right_states:
