@@ -72,7 +72,7 @@ def test_smallest_set_in_expandable_segments(by_fraction):
     assert max(counts) > 2
 
 
-@pytest.mark.parametrize("limit", ["_MAX_ENTRIES", "STEPS_PER_SECOND"])
+@pytest.mark.parametrize("limit", ["_MAX_PAGES", "_MAX_ENTRIES", "STEPS_PER_SECOND"])
 def test_long_searches_are_left_out(monkeypatch, limit):
     """Then, only blocks in adjacent memory are considered."""
     _, _, snapshot = _failing(3, by_fraction=False)

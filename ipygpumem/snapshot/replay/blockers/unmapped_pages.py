@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 _UNREACHABLE = 1 << 60
+_MAX_PAGES = 1 << 18
 _MAX_ENTRIES = 1 << 21
 """Largest product of the number of pages and the amount of memory, in units. It requires 64 MiB."""
 
@@ -60,7 +61,7 @@ def blocks_to_unmap(
             pool, between blocks that are kept; None if its pages do not count.
     """
     by_range = _by_range(result, rows)
-    if sum(result.sizes[row] // size for _, size, inside in by_range for row in inside) > _MAX_ENTRIES:
+    if sum(result.sizes[row] // size for _, size, inside in by_range for row in inside) > _MAX_PAGES:
         return None
     pages = [page for base, size, inside in by_range for page in _pages(result, base, size, inside)]
     pages.sort(key=lambda page: page.start)
