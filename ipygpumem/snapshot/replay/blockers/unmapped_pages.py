@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _UNREACHABLE = 1 << 60
 _MAX_PAGES = 1 << 18
+"""Largest number of pages, which is that of 512 GiB in pages of 2 MiB."""
 _MAX_ENTRIES = 1 << 21
 """Largest product of the number of pages and the amount of memory, in units. It requires 64 MiB."""
 
@@ -51,7 +52,7 @@ class _Page:
 def blocks_to_unmap(
     result: ReplayRun, rows: list[int], limit: int, request: tuple[int, int] | None
 ) -> list[int] | None:
-    """Return the rows of the smallest set of blocks to free; None if no set is sufficient, or if there are many pages.
+    """Return the rows of the smallest set of blocks to free; None if no set is sufficient or the search takes too long.
 
     Args:
         result: The replay up to a failed request.
@@ -76,7 +77,7 @@ def blocks_to_unmap(
         work = result.allocator.work
         if len(pages) * (units + 2) <= _MAX_ENTRIES and steps < work.left * STEPS_PER_SECOND / 4:
             work.count(steps)
-            return _Search(result, pages, unit, units).smallest(needed, request, by_range)
+            return _Search(result, pages, unit, units, needed).smallest(request, by_range)
     return None
 
 
@@ -109,17 +110,14 @@ def _pages(result: ReplayRun, base: int, size: int, rows: list[int]) -> list[_Pa
 class _Search:
     """Tables of the fewest bytes in use to free, for each number of pages, state, and amount of unmapped memory."""
 
-    def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int) -> None:
-        self.result, self.pages, self.unit, self.most = result, pages, unit, most
+    def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int, needed: int) -> None:
+        self.result, self.pages, self.unit, self.most, self.needed = result, pages, unit, most, needed
         self.reachable = sum(page.size for page in pages) // unit
         self.tables = [self._table(backwards=False)]
 
-    def smallest(
-        self, needed: int, request: tuple[int, int] | None, by_range: list[tuple[int, int, list[int]]]
-    ) -> list[int] | None:
+    def smallest(self, request: tuple[int, int] | None, by_range: list[tuple[int, int, list[int]]]) -> list[int] | None:
         if request is None:
-            return self._rows(0, len(self.pages), 1, max(-(-needed // self.unit), 0))
-        self.needed = needed
+            return self._rows(0, len(self.pages), 1, max(-(-self.needed // self.unit), 0))
         self.tables.append(self._table(backwards=True))
         best, choice = _UNREACHABLE, None
         pool, rounded = request
