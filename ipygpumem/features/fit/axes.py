@@ -29,7 +29,7 @@ def size_name(size: Size) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis(PlainData):
+class SizeAxis(PlainData):
     """A variable whose value determines the size of the step.
 
     Attributes:
@@ -62,7 +62,7 @@ class Axis(PlainData):
         """Smallest value to run; not 1 if possible, because operations on a single element may return views."""
         return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
 
-    def until(self, last: int) -> Axis:
+    def until(self, last: int) -> SizeAxis:
         """Return the axis without the values that are greater than ``last``."""
         return replace(self, sizes=self.sizes[: bisect_right(self.sizes, last)])
 
@@ -76,12 +76,12 @@ class Axis(PlainData):
         return self.sizes[place - 1] if place else None
 
 
-def nth_size(axes: Sequence[Axis], index: int) -> Size:
+def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
     """Return the value of each axis at ``index``, or the last value of an axis that has fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
-def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
+def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
     """Split ``batch=1..4096 step(batch)`` into the variables and the statement.
 
     Raises:
@@ -101,7 +101,7 @@ def parse_axes(text: str) -> tuple[tuple[Axis, ...], str]:
     return check_axes(axes), statement
 
 
-def checked_axis(name: Any, sizes: Any) -> Axis:
+def checked_axis(name: Any, sizes: Any) -> SizeAxis:
     """Return an axis. Raises `OptionError` if the sizes are not at least three positive integers."""
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
@@ -119,10 +119,10 @@ def checked_axis(name: Any, sizes: Any) -> Axis:
         raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
     if len(sorted_sizes) < _MIN_SIZES:
         raise OptionError(f"at least {_MIN_SIZES} sizes are required to predict others: use a longer range for {name}")
-    return Axis(name, sorted_sizes)
+    return SizeAxis(name, sorted_sizes)
 
 
-def check_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+def check_axes(axes: Sequence[SizeAxis]) -> tuple[SizeAxis, ...]:
     """Return the axes as a tuple. Raises `OptionError` if there are more than two or two have the same name."""
     names = [axis.name for axis in axes]
     if len(axes) > _MAX_AXES or len(set(names)) < len(names):

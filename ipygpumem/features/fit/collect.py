@@ -14,13 +14,13 @@ from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.blocks import checkpointing
 from ipygpumem.features.fit.advice.contexts import StepContext, applicable
-from ipygpumem.features.fit.advice.model import Trial
-from ipygpumem.features.fit.axes import Axis
+from ipygpumem.features.fit.advice.model import ChangeTrial
+from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.dry.runner import DryRunner
-from ipygpumem.features.fit.model import Combination, Fit
+from ipygpumem.features.fit.model import Fit, SizeCombination
 from ipygpumem.features.fit.probes import FitError, StepRunner
 from ipygpumem.features.fit.ranks import RankCommunicator
-from ipygpumem.features.fit.search import MAX_SHARE, Search
+from ipygpumem.features.fit.search import MAX_SHARE, SizeSearch
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
 from ipygpumem.features.holders.reference_graph import naming_functions
@@ -29,8 +29,8 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.dry.runner import NoUpdates
-    from ipygpumem.features.fit.update import Updates
+    from ipygpumem.features.fit.dry.runner import OptimizerStateTracker
+    from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
 
 _MAX_DIFFERENCE = 0.005
 """Largest difference in the size of existing tensors at which two predictions are compared, relative to the peak."""
@@ -101,9 +101,9 @@ def fit_step(
     options: dict[str, Any] = {"on": on, "most": 1.0 if dry else most, "dry": dry}
     search = _search(code, **options)
     advisor: Advisor | None = None
-    trials: list[Trial] = []
+    trials: list[ChangeTrial] = []
 
-    def run(saved: SavedState, updates: Updates | NoUpdates) -> str:
+    def run(saved: SavedState, updates: OptimizerUpdateReplacer | OptimizerStateTracker) -> str:
         nonlocal advisor
         __tracebackhide__ = True
         refusal = search.run(saved, updates)
@@ -129,14 +129,14 @@ def fit_step(
         return _result(search, margin, str(refusal))
 
 
-def _search(code: StepCode, on: Any, most: Any, dry: Any) -> Search:
+def _search(code: StepCode, on: Any, most: Any, dry: Any) -> SizeSearch:
     context: Any = contextvars.copy_context()  # so that the step does not change context variables of the program
     code = replace(code, run=partial(context.run, code.run))
     runner: StepRunner | DryRunner = DryRunner(code, on) if dry else StepRunner(current(), code)
-    return Search(code, runner, RankCommunicator(), on, most)
+    return SizeSearch(code, runner, RankCommunicator(), on, most)
 
 
-def _run(search: Search, run: Callable[[SavedState, Any], str]) -> str:
+def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
     """Call a function that runs the step, and restore the state of the step. Return the result of the function."""
     __tracebackhide__ = True
     runner = search.runner
@@ -153,7 +153,7 @@ def _run(search: Search, run: Callable[[SavedState, Any], str]) -> str:
                 search.notes += [*search.files.notes(), *state.restore(), *runner.close()]
 
 
-def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
+def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTrial]:
     """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
 
     These runs need less memory than the run without activation checkpointing. In a distributed program, there are no
@@ -170,11 +170,11 @@ def _run_checkpointed(search: Search, advisor: Advisor) -> Iterator[Trial]:
         except Exception as error:
             search.notes.append(f"With {name}, the step failed: {first_line(error)}")
             continue
-        yield Trial(name, size, predicted_peak, measured)
+        yield ChangeTrial(name, size, predicted_peak, measured)
 
 
 def _run_contexts(
-    code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[Trial], **options: Any
+    code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[ChangeTrial], **options: Any
 ) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
     """Run the step in context managers. Yield each context manager with the prediction or the reason for a failure.
 
@@ -189,7 +189,7 @@ def _run_contexts(
             reason = str(error) if isinstance(error, FitError) else f"the step failed: {first_line(error)}"
         if search.scaled is not None:
             last, difference = search.probes[-1], abs(search.scaled.step_requests.base[-1] - kept_bytes)
-            trials.append(Trial(context.name, last.size, last.predicted or 0, last.allocated))
+            trials.append(ChangeTrial(context.name, last.size, last.predicted or 0, last.allocated))
             if difference > _MAX_DIFFERENCE * last.allocated and not search.runner.keeps_contents:
                 reason = "the size of existing tensors has changed since fit ran; run fit again"
         yield context, reason or search.scaled or ""
@@ -213,7 +213,7 @@ def _execution_counts(files: Iterable[str]) -> dict[str, int]:
 
 
 def _result(
-    search: Search, margin: float, refusal: str, advisor: Advisor | None = None, trials: Sequence[Trial] = ()
+    search: SizeSearch, margin: float, refusal: str, advisor: Advisor | None = None, trials: Sequence[ChangeTrial] = ()
 ) -> Fit:
     axes, scaled, capacity = search.code.axes, search.scaled, search.capacity
     device, label = search.runner.describe(search.index, search.on)
@@ -241,7 +241,7 @@ def _result(
 
 
 def _largest(
-    ranks: RankCommunicator, axis: Axis, scaled: ScaledStep, capacity: int, margin: float
+    ranks: RankCommunicator, axis: SizeAxis, scaled: ScaledStep, capacity: int, margin: float
 ) -> dict[str, int | None]:
     """Return the largest sizes at which the step fits into memory on all ranks."""
     first, last = axis.first, axis.last
@@ -254,8 +254,8 @@ def _largest(
 
 
 def _combinations(
-    ranks: RankCommunicator, axes: tuple[Axis, ...], scaled: ScaledRecording, capacity: int, margin: float
-) -> Iterable[Combination]:
+    ranks: RankCommunicator, axes: tuple[SizeAxis, ...], scaled: ScaledRecording, capacity: int, margin: float
+) -> Iterable[SizeCombination]:
     first, second = axes
     ratio = second.last / second.first
     sizes = {second.at_most(round(second.first * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
@@ -264,4 +264,4 @@ def _combinations(
         values = _largest(ranks, first, scaled_at_size, capacity, margin)
         recommended = values["recommended"]
         reserved = None if recommended is None else scaled_at_size.predict(recommended).reserved
-        yield Combination(size, values["largest"], recommended, reserved)
+        yield SizeCombination(size, values["largest"], recommended, reserved)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import PlainData
 from ipygpumem.core.tables import Table, TableRepr
-from ipygpumem.features.fit.advice.model import Advice, Trial
-from ipygpumem.features.fit.axes import Axis, Size
+from ipygpumem.features.fit.advice.model import Advice, ChangeTrial
+from ipygpumem.features.fit.axes import Size, SizeAxis
 from ipygpumem.snapshot.scaling.results import Prediction, PredictionPiece
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.advisor import Advisor
     from ipygpumem.snapshot.queries.groups import Group
 
-Role: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification"]
+ProbeRole: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Probe(PlainData):
     """
 
     size: Size
-    role: Role
+    role: ProbeRole
     allocated: int
     reserved: int
     predicted: int | None = None
@@ -45,7 +45,7 @@ class Probe(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Combination(PlainData):
+class SizeCombination(PlainData):
     """Largest values of the first variable for one value of the second.
 
     Attributes:
@@ -85,7 +85,7 @@ class Fit(PlainData, TableRepr):
     """
 
     step: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SizeAxis, ...]
     device: str
     label: str
     capacity: int | None
@@ -95,8 +95,8 @@ class Fit(PlainData, TableRepr):
     after_release: int | None = None
     probes: tuple[Probe, ...] = ()
     pieces: tuple[PredictionPiece, ...] = ()
-    combinations: tuple[Combination, ...] = ()
-    trials: tuple[Trial, ...] = ()
+    combinations: tuple[SizeCombination, ...] = ()
+    trials: tuple[ChangeTrial, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()
     estimated: bool = False

@@ -19,8 +19,8 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
+from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.step_code import StepCode, check_result
-from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import Runtime
@@ -46,7 +46,7 @@ class FitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class MemoryCapacity:
     """Memory of a device. Sizes are in bytes.
 
     Attributes:
@@ -64,7 +64,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedStep:
+class StepRun:
     """A run of the step: its peaks by device index, and its snapshot, which is None if the run was not recorded.
 
     ``recorder`` and ``observer`` contain the positions of calls and updates in the recorded events.
@@ -134,7 +134,7 @@ class StepRunner:
         peaks.drop(scope)
         self._user_stats = peaks.user_stats()
 
-    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> RecordedStep:
+    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> StepRun:
         """Run the step once, observed by ``observer``.
 
         Raises:
@@ -165,7 +165,7 @@ class StepRunner:
                 self._cycles = max(self._cycles, (freed, size_name(size)))
             torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
             snapshot = None if recorder is None else self._snapshot(recorder, size)
-            return RecordedStep(reached, snapshot, recorder, observer)
+            return StepRun(reached, snapshot, recorder, observer)
         except out_of_memory as error:
             tried = re.search(r"Tried to allocate [\d.]+ \w+", str(error))
             message = f" ({tried[0][0].lower()}{tried[0][1:]})" if tried else ""
@@ -223,9 +223,9 @@ class StepRunner:
         )
         return [text] if freed else []
 
-    def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> Updates:
-        """Return the context manager that replaces the updates of optimizers. `Updates` describes ``allowed``."""
-        return Updates(self.torch, allowed)
+    def updates(self, _: StepObjects, allowed: Callable[[ComputedUpdate], bool]) -> OptimizerUpdateReplacer:
+        """Return the context manager that replaces optimizer updates. See `OptimizerUpdateReplacer` for ``allowed``."""
+        return OptimizerUpdateReplacer(self.torch, allowed)
 
     def describe(self, index: int, on: int | str | None) -> tuple[str, str]:
         """Return the name of a device and its label, which contains the memory of another GPU if it is not None."""
@@ -241,7 +241,7 @@ class StepRunner:
         """Return the index of PyTorch's current device."""
         return int(self.torch.cuda.current_device())
 
-    def available(self, index: int) -> Capacity:
+    def available(self, index: int) -> MemoryCapacity:
         """Return the memory of a device at this moment. Raises `FitError` if the free memory is unknown."""
         return device_capacity(self._runtime, index)
 
@@ -260,7 +260,7 @@ class StepRunner:
         return capacity
 
 
-def device_capacity(runtime: Runtime, index: int) -> Capacity:
+def device_capacity(runtime: Runtime, index: int) -> MemoryCapacity:
     """Return the memory of a device at this moment.
 
     Raises:
@@ -270,7 +270,7 @@ def device_capacity(runtime: Runtime, index: int) -> Capacity:
     if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
         raise FitError(f"the free memory of cuda:{index} is unknown")
     limit = reading.reserved + reading.free
-    return Capacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
+    return MemoryCapacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 
 
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:

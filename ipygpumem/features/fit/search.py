@@ -14,22 +14,23 @@ from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.facts import StepFacts, StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
-from ipygpumem.features.fit.dry.runner import DryRunner, NoUpdates
-from ipygpumem.features.fit.model import Probe, Role
-from ipygpumem.features.fit.probes import Capacity, FitError, StepRunner, growing_bytes
+from ipygpumem.features.fit.dry.runner import DryRunner, OptimizerStateTracker
+from ipygpumem.features.fit.model import Probe, ProbeRole
+from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
+from ipygpumem.features.fit.probes import FitError, MemoryCapacity, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
-from ipygpumem.features.fit.update import ComputedUpdate, Updates
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
-_Request: TypeAlias = tuple[Size, Role, "int | None"]
+_Request: TypeAlias = tuple[Size, ProbeRole, "int | None"]
 _Runs: TypeAlias = Generator[_Request, Any, None]
+_Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
 MAX_SHARE = 0.5
 """Largest share of the free memory that a run may use."""
@@ -50,15 +51,14 @@ _MAX_DIFFERENCE = 0.005
 _OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 
 
-class Search:
+class SizeSearch:
     """Chooses sizes at which to run a step, and predicts the memory usage of the step from these runs.
 
     Attributes:
         index: Index of the device.
-        capacity: Memory that PyTorch can use on the device; None if it is unknown.
-        probes: The runs.
+        capacity: Memory in bytes that PyTorch can use on the device; None before the runs.
+        probes: The recorded runs.
         scaled: The prediction; None if there is none.
-        ranks: The communicator with the other ranks of a distributed program.
         notes: Sentences for the user about the runs.
         observations, facts: Observations of all recorded runs, and of the run from which the step is predicted.
     """
@@ -71,10 +71,10 @@ class Search:
         self.probes: list[Probe] = []
         self.scaled: ScaledRecording | None = None
         self.notes: list[str] = []
-        self.files, self.facts, self.ranks = WrittenFiles(), StepFacts(), ranks
+        self.files, self.facts = WrittenFiles(), StepFacts()
         self.observations: StepObservations
-        self.runner, self._most = runner, most
-        self._before: dict[int, Capacity] = {}
+        self.runner, self.ranks, self._most = runner, ranks, most
+        self._before: dict[int, MemoryCapacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
         self._leaves: collections.Counter[int] = collections.Counter()
 
@@ -82,7 +82,7 @@ class Search:
         """Return whether an update and the optimizer state that it creates stay within the memory limit."""
         return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
 
-    def run(self, saved: SavedState, updates: Updates | NoUpdates) -> str:
+    def run(self, saved: SavedState, updates: _Updates) -> str:
         """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
         self.observations = StepObservations(self.runner, saved.objects)
@@ -116,7 +116,7 @@ class Search:
             raise refusal or FitError(_OTHER_RANK)
         return request
 
-    def _runs(self, objects: StepObjects, updates: Updates | NoUpdates) -> _Runs:
+    def _runs(self, objects: StepObjects, updates: _Updates) -> _Runs:
         """Yield the size, the role and the prediction of each run, and receive its results."""
         __tracebackhide__ = True
         self._before = {index: self.runner.available(index) for index in self.runner.devices()}
@@ -140,7 +140,7 @@ class Search:
         yield from self._checks(self._predict())
         self.capacity = self.runner.limit(self.index, self.on)
 
-    def _check_lower_bound(self, objects: StepObjects, updates: Updates | NoUpdates) -> None:
+    def _check_lower_bound(self, objects: StepObjects, updates: _Updates) -> None:
         needed_bytes = dict.fromkeys(self._before, 0)
         for leaf in objects.tensors:
             if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed_bytes:
@@ -160,7 +160,7 @@ class Search:
         if other_devices:
             self.notes.append(f"The step also uses {', '.join(other_devices)}, which is not predicted.")
 
-    def _add(self, size: Size, role: Role, predicted: int | None) -> Probe | FitError | None:
+    def _add(self, size: Size, role: ProbeRole, predicted: int | None) -> Probe | FitError | None:
         __tracebackhide__ = True
         warm_up = role == "warm-up"
         try:
@@ -271,7 +271,7 @@ class Search:
         self.scaled = scaled
 
     def _checked(
-        self, size: Size, role: Role, scaled: ScaledRecording
+        self, size: Size, role: ProbeRole, scaled: ScaledRecording
     ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
         """Yield a size; return the prediction that includes this run, and the reasons why it is unreliable.
 

@@ -35,9 +35,9 @@ from ipygpumem.features.fit.containers import (
 from ipygpumem.features.fit.global_state import process_settings, save_random_state, torch_settings
 from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.replaced_objects import unused_tensors
-from ipygpumem.features.fit.saved_tensors import SavedTensors, restore_each
 from ipygpumem.features.fit.side_effects import position
 from ipygpumem.features.fit.step_objects import StepObjects
+from ipygpumem.features.fit.tensor_backup import TensorBackup, restore_each
 from ipygpumem.sources.host import read_host
 
 _HOST_SHARE = 0.5
@@ -74,7 +74,7 @@ class SavedState:
             raise OptionError("the model has lazy parameters, which the first step initializes: run one step first")
         arrays = list(writable_arrays(objects.arrays))
         with _without_modes(torch):
-            self._tensors = SavedTensors(torch, objects.tensors, contents=contents)
+            self._tensors = TensorBackup(torch, objects.tensors, contents=contents)
             if contents:
                 self._check_host_memory(self._tensors.nbytes + sum(array.nbytes for array in arrays))
                 self._tensors.save_contents()

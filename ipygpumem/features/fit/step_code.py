@@ -11,7 +11,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.redaction import redact_code
-from ipygpumem.features.fit.axes import Axis, Size, check_axes, checked_axis
+from ipygpumem.features.fit.axes import Size, SizeAxis, check_axes, checked_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StepCode:
     """
 
     text: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SizeAxis, ...]
     run: Callable[[Size], Any]
     roots: Callable[[], Mapping[str, Any]]
     namespaces: tuple[tuple[dict[str, Any], frozenset[str]], ...] = ()
@@ -84,7 +84,7 @@ def check_result(text: str, result: Any) -> None:
 
 def statement_step(
     text: str,
-    axes: tuple[Axis, ...],
+    axes: tuple[SizeAxis, ...],
     codes: Sequence[types.CodeType],
     variables: dict[str, Any],
     run: Callable[[], Any],

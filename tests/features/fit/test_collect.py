@@ -72,12 +72,12 @@ def test_updates_are_not_run(allocations, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "_init_group", lambda self, group, *_: self.fail() if group else None)
     monkeypatch.setattr(torch.optim.AdamW, "fail", lambda self: pytest.fail("the update was run"), raising=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ipygpumem.features.fit.update.computed_update", lambda *_: _empty_update())
+        patch.setattr("ipygpumem.features.fit.optimizer_updates.computed_update", lambda *_: _empty_update())
         assert not ipygpumem.fit(training.step, range(1, 65)).refusal
 
 
 def _empty_update():
-    from ipygpumem.features.fit.update import ComputedUpdate
+    from ipygpumem.features.fit.optimizer_updates import ComputedUpdate
 
     return ComputedUpdate((), ())
 
@@ -291,7 +291,7 @@ def test_refusals_of_the_environment(make_gpu):
 def test_memory_that_is_needed_at_any_size(allocations, monkeypatch):
     """Nothing is run if the optimizer's state and temporary tensors alone need more than a run may use."""
     training = Training()
-    monkeypatch.setattr("ipygpumem.features.fit.update.ComputedUpdate.total", lambda *_: 100 * GIB)
+    monkeypatch.setattr("ipygpumem.features.fit.optimizer_updates.ComputedUpdate.total", lambda *_: 100 * GIB)
     refusal = ipygpumem.fit(training.step, range(1, 65)).refusal
     assert refusal.startswith("a step of any size, with its gradients and the optimizer's state, needs 100.0 GiB")
     assert not training.updates

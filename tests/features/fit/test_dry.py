@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
-from ipygpumem.features.fit import update
+from ipygpumem.features.fit import optimizer_updates
 from ipygpumem.features.fit.dry import cuda_kernels, fake_device
 from ipygpumem.features.fit.dry.storage_log import StorageLog
 
@@ -403,15 +403,15 @@ def test_interrupts_while_pytorch_calls_python(monkeypatch):
 
 
 def test_interrupts_while_an_update_is_computed(monkeypatch):
-    like = update._like
+    like = optimizer_updates._like
 
     def interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)
         return like(*arguments)
 
-    monkeypatch.setattr(update, "_like", interrupted)
+    monkeypatch.setattr(optimizer_updates, "_like", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        update.computed_update(torch, torch.optim.SGD(nn.Linear(1, 1).parameters()))
+        optimizer_updates.computed_update(torch, torch.optim.SGD(nn.Linear(1, 1).parameters()))
     assert caught.traceback[-1].name == "deliver"
 
 

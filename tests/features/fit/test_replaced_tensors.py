@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ipygpumem
-from ipygpumem.features.fit.saved_tensors import SavedTensors, _layout, _SavedStorage
+from ipygpumem.features.fit.tensor_backup import TensorBackup, _layout, _StorageBackup
 
 SIZES = range(1, 65)
 
@@ -261,7 +261,7 @@ def test_too_little_memory_to_restore(allocations, monkeypatch):
             return Storages() if name == "UntypedStorage" else getattr(torch, name)
 
     monkeypatch.setattr(
-        _SavedStorage, "_torch", property(lambda self: Torch(), lambda self, value: None), raising=False
+        _StorageBackup, "_torch", property(lambda self: Torch(), lambda self, value: None), raising=False
     )
 
     def step(batch):
@@ -290,7 +290,7 @@ def test_reference_cycles(allocations):
 def test_storage_at_the_same_address():
     """A new storage can have the address of the one that the step has freed."""
     tensor = torch.ones(4)
-    saved = SavedTensors(torch, [tensor], contents=True)
+    saved = TensorBackup(torch, [tensor], contents=True)
     saved.save_contents()
     tensor.data = tensor + 1
     saved._tensors[id(tensor)].layout = _layout(tensor)

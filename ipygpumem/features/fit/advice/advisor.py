@@ -16,9 +16,9 @@ from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
 from ipygpumem.features.fit.advice.contexts import StepContext
 from ipygpumem.features.fit.advice.facts import StepFacts
-from ipygpumem.features.fit.advice.model import Advice, Candidate, PredictedChange
+from ipygpumem.features.fit.advice.model import Advice, ChangeCandidate, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
-from ipygpumem.features.fit.axes import Axis, Size
+from ipygpumem.features.fit.axes import Size, SizeAxis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
@@ -60,7 +60,7 @@ class Advisor:
 
     scaled: ScaledRecording
     facts: StepFacts
-    axes: tuple[Axis, ...]
+    axes: tuple[SizeAxis, ...]
     capacity: int
     run_contexts: Callable[[], Iterable[tuple[StepContext, ScaledRecording | str]]]
 
@@ -68,7 +68,7 @@ class Advisor:
         """Return the changes that reduce the peak at a size by at least 1%."""
         step = self.scaled if len(size) == 1 else self.scaled.at(1, size[1])
         first = size[0]
-        current = self._predicted(Candidate("as it is", None, step, 0.0, ""), first)
+        current = self._predicted(ChangeCandidate("as it is", None, step, 0.0, ""), first)
         changes, notes = [], list[str]()
         candidates = itertools.chain(
             self._checkpointing(step, first),
@@ -133,12 +133,12 @@ class Advisor:
     def _calls(self, blocks: Sequence[int]) -> list[ModuleCall]:
         return [call for call in self.facts.calls if call.block in blocks]
 
-    def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+    def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
         total = len({call.block for call in self.facts.calls})
         for blocks in self.selections(step, size, _ROWS):
             seconds = sum(self.facts.block_seconds[block] for block in blocks)
             names = [self.facts.blocks[block] for block in blocks]
-            yield Candidate(
+            yield ChangeCandidate(
                 self.selection_name(blocks),
                 "checkpointing",
                 self.checkpointed(step, blocks),
@@ -147,7 +147,7 @@ class Advisor:
                 ", ".join(block_expressions(names)),
             )
 
-    def _accumulation(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+    def _accumulation(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
         updates = self.facts.updates
         if not updates or updates[0].begin <= step.step_requests.backward:
             return
@@ -175,9 +175,9 @@ class Advisor:
                     "optimizer.step()"
                 )
                 name = f"accumulate gradients over {parts} parts"
-                yield Candidate(name, "accumulation", accumulated, None, code, parts=parts)
+                yield ChangeCandidate(name, "accumulation", accumulated, None, code, parts=parts)
 
-    def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[Candidate]:
+    def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
         """Yield the step in which the output of the last layer and the loss are computed in chunks.
 
         The output is often the largest tensor. Chunks are recomputed in the backward pass, one at a time.
@@ -199,20 +199,20 @@ class Advisor:
         edit.start[gradients] = edit.time(requests.backward) + np.arange(len(gradients))  # the parts are added up
         for gradient in gradients[~step.model.grows[gradients]].tolist():
             edit.insert(int(requests.start[gradient]) + 1, np.asarray([gradient]), *_SHORT)
-        yield Candidate(
+        yield ChangeCandidate(
             f"loss in {_CHUNKS} chunks", "loss", edit.apply(), None, _LOSS_CODE, "recomputes the last layer"
         )
 
-    def _in_contexts(self, size: Size, notes: list[str]) -> Iterator[Candidate]:
+    def _in_contexts(self, size: Size, notes: list[str]) -> Iterator[ChangeCandidate]:
         """Yield a candidate for each context manager, or append to ``notes`` the reason why it cannot be predicted."""
         for context, scaled in self.in_contexts:
             if isinstance(scaled, str):
                 notes.append(f"{context.name} is not predicted: {scaled}.")
             else:
                 step = scaled if len(size) == 1 else scaled.at(1, size[1])
-                yield Candidate(context.name, context.kind, step, None, context.code, context.note)
+                yield ChangeCandidate(context.name, context.kind, step, None, context.code, context.note)
 
-    def _unused_variables(self, step: ScaledStep) -> Iterator[Candidate]:
+    def _unused_variables(self, step: ScaledStep) -> Iterator[ChangeCandidate]:
         """Yield the step after the variables that it does not use have been deleted."""
         edit = StepEdit(step)
         names = [name for name, blocks in self.facts.unused if len(blocks)]
@@ -220,17 +220,17 @@ class Advisor:
             edit.block_factor[np.concatenate([blocks for _, blocks in self.facts.unused]).astype(np.int64)] = 0
             code = f"del {', '.join(names)}"
             label = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
-            yield Candidate(label, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
+            yield ChangeCandidate(label, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
 
-    def _settings(self, step: ScaledStep) -> Iterator[Candidate]:
+    def _settings(self, step: ScaledStep) -> Iterator[ChangeCandidate]:
         if not step.step_requests.state.recording.settings.expandable:
             fresh = ScaledStep(step.model, step.step_requests, keeps_state=False)
             version = step.step_requests.state.recording.snapshot.own.torch_version
             note = f"before torch is imported{version_note(_EXPANDABLE, version)}"
             code = f'import os\nos.environ["{settings_variable(version)}"] = "{_EXPANDABLE}"  # {note}'
-            yield Candidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
+            yield ChangeCandidate(_EXPANDABLE, "settings", fresh, 0.0, code, "in a new process", settings=_EXPANDABLE)
 
-    def _predicted(self, candidate: Candidate, size: int) -> PredictedChange:
+    def _predicted(self, candidate: ChangeCandidate, size: int) -> PredictedChange:
         parts, settings, axis = candidate.parts, candidate.settings, self.axes[0]
         prediction = candidate.step.predict(-(-size // parts), settings=settings)
         largest = candidate.step.largest(

@@ -12,8 +12,8 @@ from ipygpumem.sources.host import read_host
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.advice.facts import StepFacts
-    from ipygpumem.features.fit.advice.model import Kind
-    from ipygpumem.features.fit.search import Search
+    from ipygpumem.features.fit.advice.model import ChangeKind
+    from ipygpumem.features.fit.search import SizeSearch
 
 _HOST_SHARE = 0.25
 """Largest share of the available host memory that a run may need for saved tensors."""
@@ -24,7 +24,7 @@ class StepContext:
     """A change that runs the step inside the context manager ``manager(runner)``. See also `PredictedChange`."""
 
     name: str
-    kind: Kind
+    kind: ChangeKind
     code: str
     note: str
     manager: Callable[[Any], Any]
@@ -68,7 +68,7 @@ OFFLOADING = StepContext(
 )
 
 
-def applicable(search: Search, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
+def applicable(search: SizeSearch, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
     """Return the context managers that could reduce the memory usage of a step whose runs use up to ``used`` bytes."""
     if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
         return []

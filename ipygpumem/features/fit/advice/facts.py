@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.fit.advice.blocks import ModelBlockName
     from ipygpumem.features.fit.advice.observer import StepObserver
-    from ipygpumem.features.fit.dry.runner import DryRunner, DryStep, NoUpdates
-    from ipygpumem.features.fit.probes import RecordedStep, StepRunner
+    from ipygpumem.features.fit.dry.runner import DryRun, DryRunner, OptimizerStateTracker
+    from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
+    from ipygpumem.features.fit.probes import StepRun, StepRunner
     from ipygpumem.features.fit.step_objects import StepObjects
-    from ipygpumem.features.fit.update import Updates
     from ipygpumem.measurement.runtime import EventPosition
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
@@ -147,17 +147,22 @@ class StepObservations:
     def __init__(self, runner: StepRunner | DryRunner, objects: StepObjects) -> None:
         self.blocks = find_blocks(runner.torch, objects.instances, objects.namespaces)
         self._runner, self._objects = runner, objects
-        self._recorded: list[tuple[StepRecording, RecordedStep | DryStep]] = []
+        self._recorded: list[tuple[StepRecording, StepRun | DryRun]] = []
 
     def observer(self) -> StepObserver:
         """Return an observer for a run."""
         return self._runner.observer(self.blocks)
 
-    def add(self, step: StepRecording, step_run: RecordedStep | DryStep) -> None:
+    def add(self, step: StepRecording, step_run: StepRun | DryRun) -> None:
         """Add a recorded run."""
         self._recorded.append((step, step_run))
 
-    def facts(self, scaled: ScaledStep, updates: Updates | NoUpdates, gradients: Iterable[Any] = ()) -> StepFacts:
+    def facts(
+        self,
+        scaled: ScaledStep,
+        updates: OptimizerUpdateReplacer | OptimizerStateTracker,
+        gradients: Iterable[Any] = (),
+    ) -> StepFacts:
         """Return the observations of the run from which a step is predicted.
 
         ``gradients`` are those that the runs have created.
@@ -193,7 +198,7 @@ class StepObservations:
 
 def find_facts(
     scaled: ScaledStep,
-    step_run: RecordedStep | DryStep,
+    step_run: StepRun | DryRun,
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],
 ) -> StepFacts:

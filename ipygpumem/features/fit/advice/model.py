@@ -12,7 +12,7 @@ from ipygpumem.core.tables import Table, TableRepr
 if TYPE_CHECKING:
     from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 
-Kind: TypeAlias = Literal[
+ChangeKind: TypeAlias = Literal[
     "checkpointing", "accumulation", "optimizer", "loss", "precision", "offloading", "settings", "variables"
 ]
 
@@ -23,7 +23,7 @@ class PredictedChange(PlainData):
 
     Attributes:
         name: The change, such as ``"checkpoint 6 of 12 blocks"``.
-        kind: Kind of the change; None for the step without changes.
+        kind: ChangeKind of the change; None for the step without changes.
         allocated: Highest allocated memory.
         reserved: Highest reserved memory.
         largest: Largest size that fits; None if none fits.
@@ -33,7 +33,7 @@ class PredictedChange(PlainData):
     """
 
     name: str
-    kind: Kind | None
+    kind: ChangeKind | None
     allocated: int
     reserved: int
     largest: int | None
@@ -43,11 +43,11 @@ class PredictedChange(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ChangeCandidate:
     """A changed step to predict. For gradient accumulation, ``parts`` is the number of parts of the batch."""
 
     name: str
-    kind: Kind | None
+    kind: ChangeKind | None
     step: ScaledStep
     added_time: float | None
     code: str
@@ -57,7 +57,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial(PlainData):
+class ChangeTrial(PlainData):
     """A run of the step with a change.
 
     Attributes:

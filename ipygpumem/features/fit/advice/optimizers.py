@@ -11,9 +11,9 @@ import numpy as np
 
 from ipygpumem.core.introspection import attempt
 from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepFacts
-from ipygpumem.features.fit.advice.model import Candidate
+from ipygpumem.features.fit.advice.model import ChangeCandidate
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels
-from ipygpumem.features.fit.update import ComputedUpdate, computed_update, selected_foreach
+from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, computed_update, selected_foreach
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 
@@ -24,7 +24,7 @@ _MIN_8_BIT = 4096 * 4
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
-def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Candidate]:
+def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
     """Yield the step with ``zero_grad(set_to_none=True)``: no gradients exist before its backward pass."""
     if not facts.updates:
         return
@@ -41,10 +41,10 @@ def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Candi
             edit.keep(match)
     if len(old):
         code = "optimizer.zero_grad(set_to_none=True)"
-        yield Candidate(code, "optimizer", edit.apply(), 0.0, code)
+        yield ChangeCandidate(code, "optimizer", edit.apply(), 0.0, code)
 
 
-def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[Candidate]:
+def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[ChangeCandidate]:
     """Yield the step with other options of its optimizers, and with 8-bit state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
     for update in facts.updates:
@@ -65,12 +65,12 @@ def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[Candidate]:
                 candidate = _with_update(step, updates, changed_update.events, devices)
                 code = f"optimizer = {_constructor(optimizer)}(..., {text})"
                 slower = "slower if there are many parameters" if text == "foreach=False" else ""
-                yield Candidate(f"{name}({text})", "optimizer", candidate, None, code, slower)
+                yield ChangeCandidate(f"{name}({text})", "optimizer", candidate, None, code, slower)
         if name in _8_BIT and type(optimizer).__module__.startswith("torch.optim"):
             state = np.concatenate([update.state for update in updates])
             nbytes = step.step_requests.state.state.blocks["requested"][state]
             code = f"import bitsandbytes\noptimizer = bitsandbytes.optim.{name}8bit(...)"
-            yield Candidate(
+            yield ChangeCandidate(
                 f"{name} with 8-bit state",
                 "optimizer",
                 _with_update(step, updates, (), (), state[nbytes >= _MIN_8_BIT]),

@@ -10,7 +10,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.fit.axes import size_name
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.model import Advice, PredictedChange, Trial
+    from ipygpumem.features.fit.advice.model import Advice, ChangeTrial, PredictedChange
 
 
 def advice_tables(advice: Advice) -> list[Table]:
@@ -43,7 +43,7 @@ def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
     return size(change.allocated), savings, size(change.reserved), largest, time
 
 
-def trial_table(trials: Sequence[Trial]) -> Table:
+def trial_table(trials: Sequence[ChangeTrial]) -> Table:
     """Return the table of runs with changes."""
     rows = (
         TableRow(

@@ -35,7 +35,7 @@ def _bf16_tensors(runner: Any) -> Iterator[None]:
     tree: Any = import_module("torch.utils._pytree")
     base: Any = import_module("torch.overrides").TorchFunctionMode
 
-    class Mode(base):  # type: ignore[misc]
+    class Bf16CopiesMode(base):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             args, kwargs = tree.tree_map(device.bf16_copy, (args, kwargs or {}))
             result = function(*args, **kwargs)
@@ -45,7 +45,7 @@ def _bf16_tensors(runner: Any) -> Iterator[None]:
             return result
 
     device.convert_to_bf16()
-    with Mode():
+    with Bf16CopiesMode():
         yield
 
 

@@ -126,7 +126,7 @@ def _device_mode(torch: Any) -> Any:
             return cpu if value.type in {"cuda", "meta"} else value
         return cpu if isinstance(value, str) and value.split(":")[0] in {"cuda", "meta"} else value
 
-    class Mode(overrides.TorchFunctionMode):  # type: ignore[misc]
+    class HostDeviceMode(overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(function, "__name__", "")
             if name in {"cuda", "pin_memory"} and args and isinstance(args[0], torch.Tensor):
@@ -136,7 +136,7 @@ def _device_mode(torch: Any) -> Any:
             options = {key: on_host(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
             return function(*map(on_host, args), **options)
 
-    return Mode()
+    return HostDeviceMode()
 
 
 def _in_float32(torch: Any, operation: Any, key: Any) -> Callable[..., Any]:
@@ -240,7 +240,7 @@ def recurrent_on_gpu(torch: Any) -> Any:
     functions = torch._C._VariableFunctions
     modes = {functions.rnn_relu: 0, functions.rnn_tanh: 1, functions.lstm: _LSTM, functions.gru: 3}
 
-    class Mode(base):  # type: ignore[misc]
+    class CudnnRecurrentMode(base):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             is_packed = len(args) <= _FLAGS or not isinstance(args[_FLAGS], bool)  # has another argument: batch sizes
             mode = None if is_packed else modes.get(function)
@@ -252,7 +252,7 @@ def recurrent_on_gpu(torch: Any) -> Any:
             with torch.autocast("cuda", enabled=False):
                 return _recurrent(torch, mode)(*tree_map(convert, args[:_FLAGS]), *args[_FLAGS:])
 
-    return Mode()
+    return CudnnRecurrentMode()
 
 
 def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:

@@ -19,7 +19,7 @@ from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError, grouped_copies, refused_access
-from ipygpumem.features.fit.dry.storage_log import CallStacks, StorageLog, meta_view
+from ipygpumem.features.fit.dry.storage_log import CallStackRecorder, StorageLog, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class FakeDevice:
         self._objects = objects
         self._fake: Any = import_module("torch._subclasses.fake_tensor")
         self.log = StorageLog()
-        self._stacks = CallStacks()
+        self._stacks = CallStackRecorder()
         self._names = ModuleNames(instance for instance in objects.instances if isinstance(instance, torch.nn.Module))
         self.native = any(tensor.is_cuda for tensor in objects.tensors)
         self._workspace = _WORKSPACES[hopper]
@@ -214,11 +214,11 @@ class FakeDevice:
 
         base: Any = self._dispatch.TorchDispatchMode
 
-        class Mode(base):  # type: ignore[misc]
+        class FakeDeviceMode(base):  # type: ignore[misc]
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 return device._run(function, args, kwargs or {})
 
-        return Mode()
+        return FakeDeviceMode()
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation, and log the storages of its results."""

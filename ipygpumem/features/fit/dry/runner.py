@@ -26,9 +26,9 @@ from ipygpumem.features.fit.axes import Size
 from ipygpumem.features.fit.dry.contexts import BF16, DRY_OFFLOADING
 from ipygpumem.features.fit.dry.fake_device import FakeDevice
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError
-from ipygpumem.features.fit.probes import Capacity, FitError, device_capacity
+from ipygpumem.features.fit.optimizer_updates import optimizer_state, state_ids
+from ipygpumem.features.fit.probes import FitError, MemoryCapacity, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
-from ipygpumem.features.fit.update import optimizer_state, state_ids
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
@@ -84,7 +84,7 @@ class DryObserver(StepObserver):
         return 0.0
 
 
-class DryStep:
+class DryRun:
     """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
 
     def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
@@ -156,13 +156,13 @@ class DryRunner:
             if tensor.is_leaf and tensor.grad is not None:
                 tensor.grad = None
         self.device = FakeDevice(torch, objects, hopper=hopper)
-        return nullcontext(NoUpdates())
+        return nullcontext(OptimizerStateTracker())
 
     def describe(self, _: int, __: int | str | None) -> tuple[str, str]:
         """Return the name of the device and its label, as for `Fit`."""
         return self._name, self._label
 
-    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> DryStep:  # noqa: ARG002
+    def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> DryRun:  # noqa: ARG002
         """Run the step once. All runs are recorded.
 
         Raises:
@@ -191,7 +191,7 @@ class DryRunner:
             raise FitError(reason)  # not inside the handler, because the traceback refers to tensors of the step
         self.device.label_tensors()
         self.device.remove()
-        return DryStep(
+        return DryRun(
             SimulatedRecording(
                 log.before,
                 log.requests,
@@ -227,9 +227,9 @@ class DryRunner:
         """Return the index of the only device."""
         return 0
 
-    def available(self, _: int) -> Capacity:
+    def available(self, _: int) -> MemoryCapacity:
         """Return unlimited memory, because a run without data uses none."""
-        return Capacity(_UNLIMITED, 0)
+        return MemoryCapacity(_UNLIMITED, 0)
 
     def limit(self, _: int, __: int | str | None) -> int:
         """Return the memory that PyTorch can use on the device, including the memory of the step's tensors."""
@@ -282,8 +282,8 @@ def _allocator_settings() -> str:
     return "" if "expandable" in settings else settings
 
 
-class NoUpdates:
-    """Substitute for `Updates` that does not replace the updates of optimizers."""
+class OptimizerStateTracker:
+    """Substitute for `OptimizerUpdateReplacer` that does not replace the updates of optimizers."""
 
     skipped = False
 

@@ -79,7 +79,7 @@ def meta_view(torch: Any, tensor: Any) -> Any:
     return view.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-class CallStacks:
+class CallStackRecorder:
     """Call stacks in the format of PyTorch's snapshots. For equal stacks, the same list is returned."""
 
     def __init__(self) -> None:

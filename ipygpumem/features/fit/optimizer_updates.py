@@ -47,7 +47,7 @@ class ComputedUpdate:
         return highest + sum(nbytes for place, nbytes in self.state if place == device)
 
 
-class Updates:
+class OptimizerUpdateReplacer:
     """Context manager that replaces the updates of all optimizers while steps are recorded.
 
     Args:
@@ -176,7 +176,7 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     updated = updated or {id(parameter) for parameter in parameters if parameter.requires_grad}
     constants = _constants(optimizer)
     mode = fake.FakeTensorMode(allow_non_fake_inputs=False)
-    trace = _trace(torch)
+    trace_mode = _storage_trace_mode(torch)
     modes = import_module("torch.utils._python_dispatch")
     with DeferredInterrupts(), modes._disable_current_modes(), mode:  # an interrupt could terminate the process
         copy = _without_parameters(optimizer)
@@ -204,13 +204,13 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
             for parameter in parameters:
                 if id(parameter) in updated:
                     copies[id(parameter)].grad = _like(torch, parameter)
-            start = len(trace.storages.events)
-            with trace:
+            start = len(trace_mode.storage_trace.events)
+            with trace_mode:
                 step(copy)
         new_tensors = [value for state in copy.state.values() for value in state.values() if torch.is_tensor(value)]
         state = [(str(value.device), _nbytes(value)) for value in new_tensors if id(value) not in existing]
         kept_storages = {value.untyped_storage()._cdata for value in new_tensors}
-        events = tuple(trace.storages.events_without(kept_storages, start))
+        events = tuple(trace_mode.storage_trace.events_without(kept_storages, start))
     return ComputedUpdate(tuple(state), events)
 
 
@@ -244,26 +244,26 @@ def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
     return {} if selection is None else {"foreach": selection[1]}
 
 
-def _trace(torch: Any) -> Any:
+def _storage_trace_mode(torch: Any) -> Any:
     """Return a dispatch mode that records when storages are created and deleted."""
 
-    class Trace(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+    class StorageTraceMode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.storages = _Storages()
+            self.storage_trace = _StorageTrace()
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             inputs = {leaf.untyped_storage()._cdata for leaf in _tensors(torch, (args, kwargs))}
             result = function(*args, **(kwargs or {}))
             for leaf in _tensors(torch, result):
                 if leaf.untyped_storage()._cdata not in inputs:
-                    self.storages.add(leaf.untyped_storage(), str(leaf.device))
+                    self.storage_trace.add(leaf.untyped_storage(), str(leaf.device))
             return result
 
-    return Trace()
+    return StorageTraceMode()
 
 
-class _Storages:
+class _StorageTrace:
     """The storages that are created while a trace is active, and the events of their creation and deletion."""
 
     def __init__(self) -> None:

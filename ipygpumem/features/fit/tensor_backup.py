@@ -19,7 +19,7 @@ from ipygpumem.features.fit.references import HOOKS
 from ipygpumem.features.fit.replaced_objects import graph_storages
 
 
-class _SavedStorage:
+class _StorageBackup:
     """A saved storage. If the step has freed it, it is replaced by a new storage with the same contents."""
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
@@ -82,7 +82,7 @@ class _TensorState:
     requires_grad: bool
     has_graph: bool
     hooks: tuple[Any, ...]
-    storage: _SavedStorage | None
+    storage: _StorageBackup | None
     alias: Any = None
     contents: Any = None
 
@@ -90,7 +90,7 @@ class _TensorState:
         return self.weak() if self.strong is None else self.strong
 
 
-class SavedTensors:
+class TensorBackup:
     """The state of tensors and of their gradients.
 
     Args:
@@ -102,7 +102,7 @@ class SavedTensors:
     def __init__(self, torch: Any, tensors: Iterable[Any], *, contents: bool) -> None:
         self._torch = torch
         self._saves_contents = contents
-        self._storages: dict[int, _SavedStorage] = {}
+        self._storages: dict[int, _StorageBackup] = {}
         self._freed: set[int] = set()
         self._graphs: dict[int, int] = {}
         with_data = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
@@ -120,7 +120,7 @@ class SavedTensors:
             value = tensor.untyped_storage()
             storage = self._storages.get(value._cdata)
             if storage is None:
-                storage = self._storages[value._cdata] = _SavedStorage(self._torch, value, weak=self._saves_contents)
+                storage = self._storages[value._cdata] = _StorageBackup(self._torch, value, weak=self._saves_contents)
         return _TensorState(
             tensor if strong else None,
             None if strong else weakref.ref(tensor),
