@@ -124,10 +124,10 @@ def reading() -> Reading:
 
 
 def preload_pytorch() -> Baseline:
-    """Initialize CUDA on PyTorch's current device, run the first kernels there and take the baseline.
+    """Initialize CUDA on PyTorch's current device, run common kernels there and return the baseline.
 
-    Later measurements then exclude the memory that every CUDA program uses. Without a GPU, the baseline contains only
-    host memory, and its ``note`` states the reason.
+    Later reports then exclude the memory of the CUDA context and of these kernels. Without a GPU, the baseline contains
+    only host memory, and its ``note`` states the reason.
     """
     from ipygpumem.measurement.runtime import current
 

@@ -120,7 +120,7 @@ def _user_properties(report: Report) -> list[tuple[str, object]]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table requested with ``--gpumem``."""
+    """Print the table of the memory usage of the tests if ``--gpumem`` is set."""
     if not config.getoption("gpumem"):
         return
     from ipygpumem.core.units import VISIBLE, many, signed

@@ -163,7 +163,7 @@ def long_time_limits():
     """Let slow machines finish what the package omits if it takes too long. Tests of these limits set their own."""
     from ipygpumem.features.holders import collect, search
     from ipygpumem.features.oom import expandable_segments, observer
-    from ipygpumem.measurement import worker_thread
+    from ipygpumem.measurement import periodic_thread
 
     with pytest.MonkeyPatch.context() as patch:
         for function in (collect.holders, collect.find_holders, search.search_holders):
@@ -171,7 +171,7 @@ def long_time_limits():
         patch.setattr(collect, "_CELL_LIMIT", 300.0)
         patch.setattr(expandable_segments, "_TIME_LIMIT", 300.0)
         patch.setattr(observer, "_SEARCH_LIMIT", 300.0)
-        patch.setattr(worker_thread, "_JOIN_TIMEOUT", 60.0)
+        patch.setattr(periodic_thread, "_JOIN_TIMEOUT", 60.0)
         yield
 
 

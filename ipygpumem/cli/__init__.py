@@ -1,4 +1,4 @@
-"""The shell command ``ipygpumem``, with a module for each group of subcommands."""
+"""Implementation of the shell command ``ipygpumem``."""
 
 from ipygpumem.cli.parser import main
 

@@ -176,7 +176,8 @@ def _discard_output() -> None:
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser with all subcommands."""
     result = _Parser(
-        prog="ipygpumem", description="Analyze PyTorch memory snapshots and the memory reports of notebooks and ranks."
+        prog="ipygpumem",
+        description="Analyze PyTorch memory snapshots and the memory reports of notebooks and distributed programs.",
     )
     subparsers = result.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

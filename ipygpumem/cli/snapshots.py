@@ -161,7 +161,7 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _integer(value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise OptionError(f"the value must be an integer, got {value!r}")
+        raise OptionError(f"the value must be an integer, not {value!r}")
     return int(value)
 
 
@@ -187,7 +187,12 @@ COMMANDS = (
             _DEVICE,
             *_GROUPS,
             Option(("--first",), "EVENT", "include only allocations made after this event", default=-1, type=_integer),
-            Option(("--last",), "EVENT", "include only allocations live after EVENT (default: last)", type=_integer),
+            Option(
+                ("--last",),
+                "EVENT",
+                "include only allocations that are live after this event (default: the last event)",
+                type=_integer,
+            ),
         ),
         shell=_query(_leaks),
     ),

@@ -72,7 +72,7 @@ def preload_pytorch(device_id: int = 0) -> None:
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Return the memory usage of a device, by default the current one. PyTorch's cache counts as used memory."""
+    """Return the memory usage of a device, by default the current device. ``used`` includes PyTorch's cache."""
     reading = _read_device(torch_gpu_id)
     total, free = reading.total or 0, reading.free or 0
     return GPUMemory(total=total // MIB, free=free // MIB, used=(total - free) // MIB)

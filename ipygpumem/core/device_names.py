@@ -1,4 +1,4 @@
-"""Parse device names given by users."""
+"""Parse the device names in options and arguments."""
 
 from __future__ import annotations
 

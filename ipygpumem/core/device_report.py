@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from ipygpumem.core.reading import Accuracy, DeviceReading, exact_if_known, make_accuracy
 from ipygpumem.core.samples import NOISE, OutsidePeak
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference, duration, many
 
 _DIFFERENT_SOURCES = "the values at the start and at the end come from different sources, or one of them is missing"
@@ -40,11 +40,11 @@ class PeakCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport(PlainData):
+class DeviceReport(Serializable):
     """Changes in the memory of one device during a measurement, in bytes. Unknown values are None (see `grades`).
 
     Attributes:
-        before, after: The readings at the start and at the end.
+        before, after: The readings at the start and at the end of the measurement.
         high: Peaks of the allocator counters; None if they could not be read.
         sampled: Lower bound on peak memory outside PyTorch; None if no sample exceeds both readings.
         unsampled: Reason why samples are missing; empty if none are missing.
@@ -95,7 +95,7 @@ class DeviceReport(PlainData):
 
     @property
     def outside(self) -> int | None:
-        """Change in this process's memory outside PyTorch, with grade ``device`` plus the memory of other processes."""
+        """Change in this process's memory outside PyTorch. With grade ``device``, it includes other processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
@@ -108,11 +108,11 @@ class DeviceReport(PlainData):
 
         The value may include memory of a process that ran only during the measurement. See `ipygpumem.core.samples`.
         """
-        proven = [self.accounted, None if self.sampled is None else self.sampled.change]
-        return max((peak for peak in proven if peak), default=None)
+        bounds = [self.accounting_bound, None if self.sampled is None else self.sampled.change]
+        return max((bound for bound in bounds if bound), default=None)
 
     @property
-    def accounted(self) -> int | None:
+    def accounting_bound(self) -> int | None:
         """Lower bound on peak memory outside PyTorch from NVML's accounting mode; None if there was no new peak.
 
         If the recorded peak of this process rises during a measurement, the new peak was reached during the
@@ -171,7 +171,7 @@ class DeviceReport(PlainData):
         """Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again."""
         return difference(self.before.retries, self.after.retries) or 0
 
-    def moved(self, minimum: int) -> bool:
+    def has_changed(self, minimum: int) -> bool:
         """Return whether this process changed its memory usage by at least ``minimum`` bytes or ran out of memory.
 
         If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
@@ -183,8 +183,8 @@ class DeviceReport(PlainData):
         metrics = [self.held, exact_peak, self.cached, self.pending, self.outside_peak]
         if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
             metrics.append(self.outside)
-        has_changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
-        return has_changed or max(self.ooms, self.rejections, self.retries) > 0
+        is_changed = any(metric is not None and abs(metric) >= minimum for metric in metrics)
+        return is_changed or max(self.ooms, self.rejections, self.retries) > 0
 
     @property
     def _comparable(self) -> bool:
@@ -224,8 +224,8 @@ class DeviceReport(PlainData):
         return make_accuracy("device", f"may include the memory of other processes: {self.after.why}")
 
     def _outside_peak_accuracy(self) -> Accuracy:
-        sampled, accounted = self.sampled, self.accounted
-        if accounted is not None and accounted == self.outside_peak:
+        sampled, accounting_bound = self.sampled, self.accounting_bound
+        if accounting_bound is not None and accounting_bound == self.outside_peak:
             return Accuracy("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
         problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:

@@ -1,4 +1,4 @@
-"""Exceptions raised by this package. Notebooks show the message, a single line, as a ``UsageError``."""
+"""Exceptions raised by this package. Notebooks show each of them as a ``UsageError`` with a one-line message."""
 
 import reprlib
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ class SnapshotLimitError(SnapshotError):
 
 
 class NvmlError(IpyGpuMemError):
-    """Raised if NVML is not available or a query fails. Readings are still taken, but without values from NVML."""
+    """Raised if NVML is not available or a query fails. Readings are then made without the values from NVML."""
 
 
 class CuptiError(IpyGpuMemError):

@@ -44,8 +44,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
         raise OptionError(f"{text} is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
         raise OptionError(f"{text} is write-protected")
-    is_other = _PROGRAM.search(target.name) or (kind != "snapshot" and _SNAPSHOT.search(target.name))
-    if is_other and kind != "log" and target.exists():  # reports are appended to a log
+    is_protected = _PROGRAM.search(target.name) or (kind != "snapshot" and _SNAPSHOT.search(target.name))
+    if is_protected and kind != "log" and target.exists():  # reports are appended to a log
         raise OptionError(f"{text} already exists and would be replaced by a {kind}: choose a name such as {example}")
     if not target.parent.is_dir():
         raise OptionError(f"the directory {target.parent} does not exist")
@@ -133,11 +133,11 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
-    """Yield a new file, which replaces the file at ``path`` on exit and has the same permissions as the replaced file.
+def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
+    """Yield a new binary file, which replaces the file at ``path`` on exit and has the same permissions.
 
-    If an exception is raised, the existing file is unchanged. An `OSError` is reraised as ``error_type``, whose message
-    starts with ``name``, such as ``"the snapshot "``.
+    If the block raises an exception, an existing file remains unchanged. An `OSError` is raised again as
+    ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
     """
     try:
         permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() and not path.is_symlink() else None
@@ -154,7 +154,7 @@ def replacing(path: Path, name: str = "", error_type: type[IpyGpuMemError] = Opt
 
 def write_file(target: Path, data: bytes) -> Path:
     """Write a file atomically and return its path. Raises `OptionError` if the file cannot be written."""
-    with replacing(target) as file:
+    with atomic_write(target) as file:
         file.write(data)
     return target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipygpumem.core.reading import Accuracy, HostReading, exact_if_known, make_accuracy
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference
 
 _EARLIER_PEAK = "the process reached its peak resident memory before this measurement"
@@ -13,12 +13,12 @@ _PROFILED = "includes the memory of torch.profiler's records"
 
 
 @dataclass(frozen=True, slots=True)
-class HostReport(PlainData):
+class HostReport(Serializable):
     """Changes in the host memory of this process during a measurement, in bytes.
 
     Attributes:
-        before, after: The readings at the start and at the end.
-        profiled: Whether torch.profiler was running. If so, the values are upper bounds, as its records use memory.
+        before, after: The readings at the start and at the end of the measurement.
+        profiled: Whether torch.profiler was running. Its records use host memory, so the values are then upper bounds.
     """
 
     before: HostReading

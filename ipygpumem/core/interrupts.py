@@ -1,4 +1,7 @@
-"""Deferral of interrupts (SIGINT), because Python can raise `KeyboardInterrupt` between any two instructions."""
+"""Context managers that defer interrupts (SIGINT).
+
+Without them, Python can raise `KeyboardInterrupt` between any two bytecode instructions.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from typing import Any
 
 
 class DeferredInterrupts:
-    """Context manager that defers interrupts until it exits, so that its block is not left incomplete.
+    """Context manager that defers interrupts until it exits, so that its block always runs to its end.
 
     If there was an interrupt, the program's signal handler is called on exit; it usually raises `KeyboardInterrupt`.
-    The context manager can be nested. It has no effect in other threads or if the handler is not a Python function.
+    The context manager can be nested. It has no effect in threads other than the main thread, or if the signal handler
+    is not a Python function.
     """
 
     previous: Any = None  # handler to restore
@@ -22,7 +26,7 @@ class DeferredInterrupts:
     pending = False
 
     def record(self, *_: object) -> None:
-        """Record an interrupt."""
+        """Record an interrupt. Installed as the signal handler while interrupts are deferred."""
         self.pending = True
 
     def __enter__(self) -> None:
@@ -44,7 +48,7 @@ class DeferredInterrupts:
 
 
 class DeferredInterruptsInFiles(DeferredInterrupts):
-    """Context manager that defers interrupts during calls to functions in files whose paths start with ``paths``."""
+    """Context manager that defers interrupts while a function from a file whose path starts with ``paths`` runs."""
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths
@@ -60,7 +64,7 @@ class DeferredInterruptsInFiles(DeferredInterrupts):
             self.pending = True
 
 
-class AllowedInterrupts:
+class ImmediateInterrupts:
     """Context manager for long operations, during which interrupts are not deferred even if the caller defers them."""
 
     def __enter__(self) -> None:

@@ -1,7 +1,7 @@
 """Inspect objects and frames without side effects, control the garbage collector, and recognize IPython's variables.
 
-The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``) and leave no
-references to values behind.
+The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``), and keep no
+references to the inspected objects.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) pairs for those slots of an object that ``cls`` defines and that have a value."""
+    """Yield a (name, value) pair for each slot that ``cls`` defines and that is set on the object."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -234,8 +234,8 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
 
 
 @contextlib.contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would otherwise traverse millions of new objects repeatedly."""
+def pause_gc() -> Iterator[None]:
+    """Disable the garbage collector during a block that creates millions of objects, which it would traverse often."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -246,7 +246,10 @@ def gc_paused() -> Iterator[None]:
 
 
 def collect_garbage(generation: int = 2) -> int:
-    """Run `gc.collect`. Interrupts are deferred, because Python ignores exceptions that finalizers raise."""
+    """Run `gc.collect` and return the number of unreachable objects.
+
+    Interrupts are deferred, because Python would ignore a `KeyboardInterrupt` raised in a finalizer.
+    """
     with DeferredInterrupts():
         return gc.collect(generation)
 

@@ -14,7 +14,7 @@ Event = Literal["", "began", "came", "left", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Another process that uses a device. Field names match the report format.
+    """Another process that uses a device. The field names are also the keys in report files.
 
     Attributes:
         amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
@@ -64,10 +64,15 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True)
 class OtherProcessChange:
-    """Change in the memory of another process on one device during a measurement. Field names match the report format.
+    """Change in the memory of another process on one device during a measurement.
+
+    The field names are also the keys in report files.
 
     Attributes:
+        device: Name of the device, such as ``cuda:0``.
+        neighbour: The process.
         before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device.
+        event: Whether the process started, ended, or started or stopped using the device; empty if none of these.
     """
 
     device: str

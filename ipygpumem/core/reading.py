@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference
 
 Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
@@ -49,12 +49,12 @@ class Accuracy:
 
 @lru_cache(maxsize=256)
 def make_accuracy(trust: Trust, reason: str = "") -> Accuracy:
-    """Return a cached `Accuracy`, because thousands of reports contain the same few values."""
+    """Return an `Accuracy` from a cache, because thousands of reports contain the same few combinations."""
     return Accuracy(trust, reason)
 
 
 def exact_if_known(metric: int | None, source: str, problem: str) -> Accuracy:
-    """Return ``exact`` with ``source`` as the reason or, if ``metric`` is None, ``unknown`` with ``problem``."""
+    """Return accuracy ``exact`` with ``source`` as the reason; if ``metric`` is None, ``unknown`` with ``problem``."""
     return make_accuracy("unknown", problem) if metric is None else make_accuracy("exact", source)
 
 
@@ -78,7 +78,7 @@ class Counters(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReading(PlainData):
+class DeviceReading(Serializable):
     """Counters of one device at one instant. Sizes are in bytes.
 
     Attributes:
@@ -175,13 +175,15 @@ class DeviceReading(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class HostReading(PlainData):
+class HostReading(Serializable):
     """Counters of host memory, in bytes.
 
     Attributes:
         rss: Resident memory of this process.
         peak: Peak resident memory of this process (VmHWM).
         pinned: Pinned memory reserved by PyTorch's host allocator.
+        total: Total memory of the machine.
+        available: Memory that programs can allocate without swapping.
     """
 
     rss: int | None = None
@@ -192,7 +194,7 @@ class HostReading(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(PlainData):
+class Reading(Serializable):
     """Counters of all monitored devices and of the host. ``time`` is in seconds since the Unix epoch."""
 
     time: float
@@ -209,7 +211,7 @@ PRELOAD_OFF = "preload is off"
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline(PlainData):
+class Baseline(Serializable):
     """Memory usage before the first cell, measured after CUDA was initialized and common kernels were run.
 
     Attributes:
@@ -241,7 +243,7 @@ class Baseline(PlainData):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line of the breakdown. ``level`` is the nesting level: 0 for a total, 1 for a part of a total, and so on."""
+    """One line of the memory breakdown. ``level`` is 0 for a total, 1 for a part of this total, and so on."""
 
     label: str
     nbytes: int | None
@@ -250,7 +252,7 @@ class BreakdownLine:
 
 
 def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
-    """Return all lines of a device's breakdown, starting with the total memory."""
+    """Return all lines of a device's memory breakdown, starting with the total memory of the device."""
     torch_accuracy = make_accuracy("exact", reading.torch_why or "allocator counter")
     device_accuracy = make_accuracy("exact", reading.source or "CUDA's device properties")
     process_accuracy = make_accuracy("exact", reading.why)

@@ -16,7 +16,7 @@ from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import Accuracy, DeviceReading, HostReading, Reading
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.core.serialization import SCHEMA, DataReader, PlainData, check_ranges, check_schema, mapping
+from ipygpumem.core.serialization import SCHEMA, DataclassReader, Serializable, check_ranges, check_schema, mapping
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import duration, many, precise_size, signed
 
@@ -53,7 +53,14 @@ _LITERAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MeasurementLabel:
-    """Label of the measured code: a notebook cell (``cell``: its execution count), a statement or a block."""
+    """Label of the measured code, which is a notebook cell, a statement or a block.
+
+    Attributes:
+        code: Source code of a cell or statement, or position of a block.
+        cell: Execution count of a cell; None for other code.
+        cell_id: ID of the cell in its notebook.
+        filename: File name under which IPython compiled the cell.
+    """
 
     code: str = ""
     cell: int | None = None
@@ -63,7 +70,7 @@ class MeasurementLabel:
 
 @dataclass(frozen=True, slots=True)
 class RecordingInfo:
-    """The saved allocation history of a measurement.
+    """Description of the saved allocation history of a measurement.
 
     Attributes:
         path: Path of the file; None if it could not be written.
@@ -90,15 +97,15 @@ class RecordingInfo:
         if self.dropped is None:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
-            remedy = "raise --max-entries" if self.own else "raise max_entries of your own recording"
+            remedy = "increase --max-entries" if self.own else "increase max_entries of your own recording"
             text += f"; the ring buffer dropped the events of {many(self.dropped, 'allocation')}: {remedy}"
         if not self.own:
-            text += "; taken from the recording that was already running"
+            text += "; copied from the recording that was already running"
         return f"{text}; {self.error}" if self.error else text
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report(PlainData):
+class Report(Serializable):
     """Report of one measurement. It contains no variable values, error messages or tracebacks of the measured code.
 
     Attributes:
@@ -158,7 +165,7 @@ class Report(PlainData):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-serializable data. Sizes are in bytes, and unknown values are None."""
-        return {"schema": SCHEMA, "code": self.code, **PlainData.to_dict(self)}
+        return {"schema": SCHEMA, "code": self.code, **Serializable.to_dict(self)}
 
     def to_json(self) -> str:
         """Return the output of `to_dict` as a JSON string."""
@@ -247,9 +254,9 @@ def _held_and_peak(part: DeviceReport | HostReport) -> str:
 
 
 @cache
-def _reader(*, lenient: bool) -> DataReader:
+def _reader(*, lenient: bool) -> DataclassReader:
     kinds: tuple[Any, ...] = (DeviceReading, Accuracy, HostReading, OtherProcessChange, OutsidePeak)
     names = {kind.__name__: kind for kind in kinds}
     for feature in _FEATURES:
         names |= vars(importlib.import_module(f"ipygpumem.features.{feature}.model"))
-    return DataReader(names, lenient=lenient)
+    return DataclassReader(names, lenient=lenient)

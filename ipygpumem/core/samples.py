@@ -22,7 +22,12 @@ NOISE = 16 * MIB  # changes of at most this size in bytes can be caused by page 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Memory in use on a device, read between ``begin`` and ``end`` (seconds since the measurement began)."""
+    """Sample of the memory in use on a device.
+
+    Attributes:
+        begin, end: Times immediately before and after the query, in seconds since the measurement began.
+        used: Memory in use in bytes, including memory reserved by the driver.
+    """
 
     begin: float
     end: float
@@ -38,6 +43,7 @@ class OutsidePeak:
         seconds: Time of the sample, in seconds since the measurement began.
         gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
+        count: Number of samples.
     """
 
     change: int
@@ -53,11 +59,11 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """Return the highest lower bound on the growth of memory outside PyTorch, and the time of its sample.
+    """Return the highest lower bound on the growth of memory outside PyTorch in bytes, and the time of its sample.
 
-    ``reserved`` is a function of two times, which returns an upper bound on PyTorch's reserved memory between them, or
-    None if no bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if
-    the readings cannot be compared.
+    ``reserved(begin, end)`` returns an upper bound on PyTorch's reserved memory between two times, in bytes, or None if
+    no bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if the
+    readings come from different sources.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:

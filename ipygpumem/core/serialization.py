@@ -25,7 +25,7 @@ _LIMIT = 1 << 63
 _LATEST_TIME = 1 << 33  # in the year 2242
 
 
-class PlainData:
+class Serializable:
     """Base class of dataclasses that are written to files.
 
     The key of a field is its name, unless its metadata sets another key: ``field(metadata={"key": "peaks"})``. The key
@@ -42,7 +42,7 @@ class PlainData:
 
 def plain(value: Any) -> Any:
     """Convert dataclasses to dicts and tuples to lists, recursively."""
-    if isinstance(value, PlainData):
+    if isinstance(value, Serializable):
         return value.to_dict()
     if isinstance(value, (tuple, list)):
         return [plain(part) for part in value]
@@ -74,7 +74,10 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")
     if maximum is not None and schema > maximum:
-        raise ReportError(f"the data has schema {schema}; this version supports at most {maximum}: upgrade ipygpumem")
+        raise ReportError(
+            f"the data has schema version {schema}, but this version of ipygpumem supports at most {maximum}: "
+            "upgrade ipygpumem"
+        )
     return schema
 
 
@@ -87,13 +90,13 @@ def check_ranges(report: Any) -> None:
             raise ReportError(f"{name} is {value}, but must not be negative")
 
 
-class DataReader:
-    """Reader that builds dataclasses from the output of `PlainData.to_dict`.
+class DataclassReader:
+    """Reader that builds dataclasses from the output of `Serializable.to_dict`.
 
     Missing optional fields are set to their defaults. Unknown keys are ignored because later versions may write them.
 
     Args:
-        names: Types, by name, that the modules of the dataclasses import only under ``TYPE_CHECKING``.
+        names: Types by name, for annotations whose types are imported only under ``TYPE_CHECKING``.
         lenient: Whether optional fields with invalid values are set to their defaults instead of causing an error.
     """
 

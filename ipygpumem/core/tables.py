@@ -37,8 +37,12 @@ class TableRow:
     """Row of a table.
 
     Attributes:
+        label: Text of the first column.
+        cells: Texts of the other columns.
+        level: Nesting level, by which the label is indented.
         grade: Accuracy of the values; None if it is not shown.
         bar: Length of the row's bar, from 0 to 1; None for a row without a bar.
+        note: Text after the last column.
         light_bar: Length to which a lighter bar extends the bar, from 0 to 1.
     """
 
@@ -78,7 +82,7 @@ def _printable_table(table: Table) -> Table:
 
 
 def _printable_row(row: TableRow) -> TableRow:
-    """Return a row with printable texts, and with numbers within their limits, as they may be read from a file."""
+    """Replace control characters and limit the numbers in a row, because reports from files can contain any values."""
     return replace(
         row,
         label=_clip(printable(row.label)),
@@ -91,7 +95,7 @@ def _printable_row(row: TableRow) -> TableRow:
 
 
 def _clip(text: str) -> str:
-    """Limit the width of a column. All rows are padded to this width, and names can have any length."""
+    """Truncate a cell, because all cells of a column are padded to the width of the longest."""
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 

@@ -78,7 +78,7 @@ def make_plan(
     collectors.append(ProcessesCollector(unchanged=not every_cell))
     needs_recording = path is not None or lines is not None or modules is not None
     # a recording shows which line exceeded a limit, but must neither fail nor initialize CUDA for this purpose
-    useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
+    useful = bool(limits) and not every_cell and pytorch.initialized_torch() is not None and recording_problem() is None
     if lines is not None:
         history = history or RecordingOptions()
         history = replace(history, extra={**history.extra, "context": "all"})

@@ -16,7 +16,7 @@ from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.measurement.measurement import MeasuredCode
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import EventPosition
 from ipygpumem.snapshot import Snapshot
@@ -83,7 +83,7 @@ class RecordingAnalysisCollector(Collector):
 
     reads_recording = True
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
         """Return the report with results for each device that was used, or for the first device if none was used."""
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:

@@ -11,7 +11,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
@@ -24,7 +24,7 @@ from ipygpumem.jupyter.display import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions, notebook_sources
-from ipygpumem.measurement.plan import FinishedMeasurement, Plan
+from ipygpumem.measurement.plan import MeasurementResult, Plan
 from ipygpumem.measurement.recorder import CellInfo
 
 
@@ -224,7 +224,7 @@ class CellMeasurements:
                 raise UsageError(f"%gpumem: {error}") from error
             self._set_cell(None if outer is None else outer.number)
             try:
-                with AllowedInterrupts():
+                with ImmediateInterrupts():
                     value = run()
                 success = True
             finally:
@@ -238,7 +238,7 @@ class CellMeasurements:
     @preserve_shown_warnings()
     def _end_statement(
         self, measurement: Measurement, options: CellOptions, outer: RunningCell | None, success: bool
-    ) -> FinishedMeasurement | None:
+    ) -> MeasurementResult | None:
         def code() -> MeasuredCode:
             sources = notebook_sources()
             if outer is not None and outer.reported:  # the file name of the statement differs from that of the cell

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.interrupts import ImmediateInterrupts
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import tables_bundle
 from ipygpumem.core.text import printable
@@ -171,7 +171,7 @@ class ReportPresenter:
             return self._magics.session.host_only and max(abs(host.held or 0), peak or 0) >= minimum
         # memory that a library allocates and frees within the cell appears only in the peak of that library
         library_peak = max([library.peak or 0 for library in report.libraries], default=0)
-        return library_peak >= minimum or any(device.moved(minimum) for device in report.devices.values())
+        return library_peak >= minimum or any(device.has_changed(minimum) for device in report.devices.values())
 
     def _show_requested(self, report: Report, options: CellOptions, display_id: str | None) -> None:
         magics, recording, profile = self._magics, report.recording, report.profile
@@ -187,21 +187,21 @@ class ReportPresenter:
             magics.publish(bundle, output_metadata(report), display_id)
         if options.view and recording is not None and recording.path is not None:
             try:
-                with AllowedInterrupts():
+                with ImmediateInterrupts():
                     magics.show_snapshots([recording.path])
             except Exception as error:  # the result of the cell does not change
                 magics.print(f"ipygpumem: {printable(recording.path)} cannot be shown: {first_line(error)}")
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
                 if not options.quiet and profile is not None and collector.timelines:
-                    with AllowedInterrupts():
+                    with ImmediateInterrupts():
                         magics.show_profile(collector.timelines, profile)
                 collector.timelines = ()  # frees up to a million events
 
     def _show_full(self, report: Report, display_id: str | None) -> None:
         holders = None
         try:
-            with AllowedInterrupts():
+            with ImmediateInterrupts():
                 holders = new_holders(report, self._baselines.cell)
         except Exception as error:  # the measured values and limits can still be shown
             self._magics.print(f"ipygpumem: the holders of new memory are unknown: {first_line(error)}")
@@ -254,7 +254,7 @@ class OomPanel:
 
         snapshot, self.recording.saved = self.recording.saved, None
         # a cell that failed did not catch the error, even if it raised a different one
-        with AllowedInterrupts():  # searches the heap
+        with ImmediateInterrupts():  # searches the heap
             caught = result is None or bool(result.success)
             cell = oom.FailedCell(source, self._magics.shell.user_ns, self.recording.earlier_runs)
             panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, cell=cell)

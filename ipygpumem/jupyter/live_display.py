@@ -17,8 +17,8 @@ from typing import Any
 from ipygpumem.core.reading import Reading
 from ipygpumem.features.live.monitor import Poller
 from ipygpumem.jupyter.display import ClearOutputTracker, captured, replace_method
+from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import Runtime
-from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import supports_updates
 
 DELAY = 2.0
@@ -178,7 +178,7 @@ class LiveDisplayUpdater:
         self._poller = Poller(runtime.monitor)
         self._cells: tuple[LiveDisplay, ...] = ()
         self._lock = threading.Lock()
-        self._thread = WorkerThread("ipygpumem-live", self._update)
+        self._thread = PeriodicThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
         """Start the live display of a cell, or return None on failure. ``number`` returns its execution count."""

@@ -18,9 +18,9 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError, RecordingError, check_choice
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.pytorch import WrappedFunctions
+from ipygpumem.sources.pytorch import FunctionWrappers
 
 _RECORD = "_cuda_record_memory_history"
 _GET_METADATA = "_cuda_getMemoryMetadata"
@@ -75,7 +75,7 @@ class ActiveRecording:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._history: AllocationHistory | None = None
-        self._functions = WrappedFunctions("torch._C")
+        self._functions = FunctionWrappers("torch._C")
         self._metadata: dict[int, str] = {}  # by thread
 
     def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class ActiveRecording:
             history = self._history
             if history is not None and history.context is not None:
                 arguments = {name: value for name, value in history.arguments.items() if name != "clear_history"}
-                self._history = None  # this call is not one by the program
+                self._history = None  # otherwise, the wrapper would mistake this call for a call by the program
                 try:
                     history.torch.cuda.memory._record_memory_history(
                         **{**arguments, "context": context or history.context}
@@ -201,7 +201,7 @@ class AllocationHistory:
         self._allocations = self._count_allocations()
 
     def pause(self, paused: bool) -> None:
-        """Stop (``paused``) or resume recording the stacks of frees. If `pauses` is False, do nothing."""
+        """Stop recording the stacks of frees, or resume if ``paused`` is false. No effect if `pauses` is False."""
         if self.pauses:
             self._active.set_context("alloc" if paused else "all")
 
@@ -209,7 +209,7 @@ class AllocationHistory:
         """Return PyTorch's memory snapshot with the events since `start`."""
         if not self.lost and not allocator.is_recording():
             self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
-        with gc_paused(), allocator.inductor_unloaded():
+        with pause_gc(), allocator.without_inductor():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:
             traces = snapshot.get("device_traces", [])
@@ -269,7 +269,10 @@ def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_stacks_between(events: Sequence[dict[str, Any]], spans: Iterable[tuple[int, int]]) -> None:
-    """Remove the stacks of events that free memory in spans, given as counts of allocations and free requests."""
+    """Remove the stacks of events that free memory within spans of a trace.
+
+    Each span is a ``(begin, end)`` pair of positions, counted in allocations and free requests since the first event.
+    """
     counted = [index for index, event in enumerate(events) if event["action"] in {"alloc", "free_requested"}]
     counted.append(len(events))
     for begin, end in spans:

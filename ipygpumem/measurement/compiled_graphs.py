@@ -1,4 +1,4 @@
-"""Observers of the graphs that torch.compile created.
+"""Observers of calls to the graphs that torch.compile created.
 
 torch.compile stores each graph as a global function in the namespace of the code that it compiled, and looks it up for
 each call. The functions are wrapped while observers exist. No guard refers to them, so nothing is recompiled.
@@ -25,7 +25,7 @@ _OPTIMIZER_FILE = re.compile(r"[/\\]torch[/\\]optim[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """An operation of a graph.
+    """Node of a graph, which represents an operation.
 
     Attributes:
         modules: Paths of the modules whose ``forward`` contains the operation, outermost first, as in ``L['self'].fc``.
@@ -47,8 +47,11 @@ class CompiledGraph:
 
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
+        nodes: Nodes by name.
+        inputs: For each input, the path of the innermost module that contains it; empty if there is none.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.
+        optimizer: Whether the graph was compiled from the step of an optimizer.
     """
 
     name: str
@@ -60,7 +63,11 @@ class CompiledGraph:
 
 
 class CompiledGraphObservers:
-    """Observers called with a graph and its inputs before each run of the graph, and with the graph after it."""
+    """Observers of calls to compiled graphs.
+
+    Before each call, the first callback of each observer is called with the graph and its inputs. After the call, the
+    second callback is called with the graph.
+    """
 
     def __init__(self) -> None:
         self._observers: list[tuple[Callable[..., None], Callable[..., None]]] = []
@@ -150,15 +157,15 @@ def _describe(name: str, function: Any) -> CompiledGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
-    """A call to a graph and its place in the sequence of allocation events."""
+    """Call to a graph, with its begin and end in the sequence of allocation events."""
 
     graph: CompiledGraph
     begin: EventPosition
     end: EventPosition
 
 
-class MeasuredGraphCalls:
-    """The calls to graphs between `start` and `stop`."""
+class GraphCallRecorder:
+    """Observer that records the calls to compiled graphs between `start` and `stop`."""
 
     cost = 0.0
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
 from ipygpumem.measurement.peaks import PeakScope
@@ -135,7 +135,7 @@ class Measurement:
         self._notes: list[str] = []
 
     def begin(self) -> None:
-        """Take the first reading and start the timer. If this raises an exception, the caller must call `abandon`."""
+        """Make the first reading and start the timer. If this raises an exception, the caller must call `abandon`."""
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
@@ -164,7 +164,7 @@ class Measurement:
     def end(
         self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
-        """Stop the timer, take the second reading, save the recording and build the report.
+        """Stop the timer, make the second reading, save the recording and build the report.
 
         ``success`` is None if the measurement ends while the code is still running. Returns None in a process that was
         forked during the measurement.
@@ -186,7 +186,7 @@ class Measurement:
             if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
-                with AllowedInterrupts():
+                with ImmediateInterrupts():
                     self.recorded = self.recorder.save(
                         self.path, sources=code.sources, numbers=code.numbers, cell=cell, after=after
                     )

@@ -33,18 +33,31 @@ class BackwardPassObservers(CallObservers):
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """Positions of a backward pass in the sequence of events, and ``(file, line)`` of its callers, innermost first."""
+    """Backward pass during a measurement.
+
+    Attributes:
+        begin, end: Positions in the sequence of allocation events.
+        stack: File name and line number of each caller of ``backward``, innermost first.
+    """
 
     begin: EventPosition
     end: EventPosition
     stack: tuple[tuple[str, int], ...]
 
 
-class MeasuredBackwardPasses:
-    """Backward passes between `start` and `stop`: the ``passes`` that have ended, and the number still ``running``."""
+class BackwardPassRecorder:
+    """Observer that records the backward passes between `start` and `stop`.
+
+    Args:
+        pause: Function that is called with True before a pass and with False after it, but only once for passes that
+            overlap.
+
+    Attributes:
+        passes: Passes that have ended.
+        running: Number of passes that have not ended.
+    """
 
     def __init__(self, pause: Callable[[bool], None] | None = None) -> None:
-        """``pause`` is called with True before a pass and with False after it. Overlapping passes count as one pass."""
         self.passes: list[BackwardPass] = []
         self.running = 0
         self._pause = pause
@@ -79,7 +92,7 @@ class MeasuredBackwardPasses:
 _MODULE = "torch.autograd.profiler"
 
 
-def profiling() -> bool:
+def is_profiling() -> bool:
     """Return whether torch.profiler is running."""
     return bool(getattr(sys.modules.get(_MODULE), "_is_profiler_enabled", False))
 

@@ -3,8 +3,8 @@
 PyTorch has a single peak per counter, which any code can reset (pytorch#16266). Each measurement therefore opens a
 scope with its own peaks. Before a measurement resets PyTorch's peaks, they are saved for the user, and each lower peak
 of an open scope is raised to PyTorch's peak. The four C functions that read and reset PyTorch's peaks are wrapped: the
-user never reads a peak below the saved one, and the open scopes are updated before the user resets PyTorch's peaks. The
-only known limitation is that a peak that another thread causes between reading and resetting the counters is missed.
+user never reads a peak below the saved peak, and the open scopes are updated before the user resets PyTorch's peaks.
+Known limitation: a peak is missed if another thread causes it after the counters are read and before they are reset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.report import PeakCounters
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.pytorch import WrappedFunctions
+from ipygpumem.sources.pytorch import FunctionWrappers
 
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
@@ -65,7 +65,7 @@ class PeakTracker:
         self._user_stats: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         """Counters with the peaks saved for the user and counters before the latest reset, by device index."""
         self._lock = threading.RLock()
-        self._functions = WrappedFunctions("torch._C")
+        self._functions = FunctionWrappers("torch._C")
         self._calls = dict.fromkeys(_READERS, self._read) | dict.fromkeys(_RESETS, self._reset)
         self._removing = self._installed = False
 

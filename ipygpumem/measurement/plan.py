@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
-from ipygpumem.core.interrupts import AllowedInterrupts
+from ipygpumem.core.interrupts import ImmediateInterrupts
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import (
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Outcome:
+class CompletedMeasurement:
     """Data of a completed measurement, from which collectors create their sections of the report.
 
     Attributes:
+        recorder: Recorder of allocation history; None if nothing was recorded.
         snapshot: The recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
+        code: Information about the measured code.
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
@@ -43,7 +45,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedMeasurement:
+class MeasurementResult:
     """Report of a completed measurement, and the exception to raise if a limit was exceeded."""
 
     report: Report
@@ -72,7 +74,7 @@ class Collector:
         if self.observer is not None:
             measurement.observers.append(self.observer)
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
         """Return the report with this collector's section."""
         raise NotImplementedError
 
@@ -115,7 +117,7 @@ class Plan:
         *,
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
-    ) -> FinishedMeasurement | None:
+    ) -> MeasurementResult | None:
         """End a measurement and build its report (None after a fork). ``code`` is not called if nothing is recorded."""
         try:
             measured_code = NO_CODE if self.recorder is None else code()
@@ -127,21 +129,21 @@ class Plan:
             return None
         snapshot, problem = None, ""
         if self.recorder is not None:
-            with AllowedInterrupts():
+            with ImmediateInterrupts():
                 snapshot, problem = _read_recording(measurement, self.recorder)
-        outcome = Outcome(self.recorder, snapshot, problem, measured_code)
+        outcome = CompletedMeasurement(self.recorder, snapshot, problem, measured_code)
         for collector in self.collectors:
             if collector.needs_devices and not report.devices:
                 continue
             try:
                 if collector.is_slow or collector.reads_recording:
-                    with AllowedInterrupts():
+                    with ImmediateInterrupts():
                         report = collector.collect(report, outcome)
                 else:
                     report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
                 report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")
-        return FinishedMeasurement(report, outcome.error)
+        return MeasurementResult(report, outcome.error)
 
 
 def with_notes(report: Report, *notes: str) -> Report:
@@ -159,7 +161,7 @@ def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snaps
     if info.dropped is None:
         return None, "it is unknown whether the ring buffer dropped events"
     if info.dropped:
-        return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: raise max_entries"
+        return None, f"the ring buffer dropped the events of {many(info.dropped, 'allocation')}: increase max_entries"
     from ipygpumem.snapshot import Snapshot  # on first use, because most cells record nothing
 
     try:

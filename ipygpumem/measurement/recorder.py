@@ -1,4 +1,4 @@
-"""Recorder of allocation history in snapshot files, whose additional keys are described in snapshot/FORMAT.md."""
+"""Record allocation history and save it in snapshot files. snapshot/FORMAT.md describes the additional keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ipygpumem.core.errors import RecordingError, first_line
-from ipygpumem.core.files import replacing
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.files import atomic_write
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.core.version import __version__
@@ -24,7 +24,7 @@ from ipygpumem.measurement.allocation_history import (
     remove_stacks,
     remove_stacks_between,
 )
-from ipygpumem.measurement.observers import MeasuredBackwardPasses
+from ipygpumem.measurement.observers import BackwardPassRecorder
 from ipygpumem.measurement.runtime import EventPosition, Runtime, event_position
 from ipygpumem.measurement.sampler import SampleWindow, add_reserved_usage, sampled_curves
 from ipygpumem.sources.allocator import memory_limit
@@ -36,7 +36,14 @@ _PICKLE_PROTOCOL = 4
 
 @dataclass(frozen=True, slots=True)
 class CellInfo:
-    """A cell that ran during a recording. Times are in microseconds since the Unix epoch."""
+    """Cell that ran during a recording.
+
+    Attributes:
+        number: Execution count; None if the cell has none.
+        filename: File name under which IPython compiled the cell.
+        start_us, end_us: Start and end time in microseconds since the Unix epoch.
+        success: Whether the cell ended without an error; None if it was still running.
+    """
 
     number: int | None
     filename: str | None
@@ -69,7 +76,7 @@ class Recorder:
         self.begin_position: EventPosition = {}
         self.end_position: EventPosition = {}
         self.windows: list[SampleWindow] = []
-        self.backward_passes = MeasuredBackwardPasses(self.history.pause) if self.history.context == "all" else None
+        self.backward_passes = BackwardPassRecorder(self.history.pause) if self.history.context == "all" else None
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
@@ -181,7 +188,7 @@ class Recorder:
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
     """Replace or create a snapshot file atomically and return its size in bytes. Raises `RecordingError` on failure."""
-    with replacing(path, "the snapshot ", RecordingError) as file, gc_paused():
+    with atomic_write(path, "the snapshot ", RecordingError) as file, pause_gc():
         pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
         return file.tell()
 

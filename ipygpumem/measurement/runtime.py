@@ -33,7 +33,7 @@ class Runtime:
         open_intervals: The intervals of the open measurements in all threads.
         active_recording: The recording of allocation history that this package has started, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.
-        baseline: The baseline, with which later readings of the session are compared; None until it is taken.
+        baseline: The baseline, with which later readings of the session are compared; None until it is measured.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,10 @@ class Runtime:
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
-        """Return the object that ``factory`` created on the first call. `Runtime.close` calls its ``close`` method."""
+        """Return the object created by ``factory``, which is called on first use.
+
+        `Runtime.close` calls the ``close`` method of the object if there is one.
+        """
         if factory not in self._states:
             self._states[factory] = factory()
         state: _State = self._states[factory]
@@ -84,7 +87,11 @@ class Runtime:
         return self.baseline
 
     def preload(self, mode: Literal["kernels", "context", "off"] = "kernels", *, reset_peaks: bool = True) -> Baseline:
-        """Initialize CUDA, run the first kernels and take the baseline. On failure, its ``note`` states the reason."""
+        """Initialize CUDA, run common kernels, and set and return the baseline.
+
+        If ``mode`` is ``"context"``, no kernels are run; if it is ``"off"``, CUDA is not initialized either. If CUDA
+        cannot be initialized or a kernel fails, the ``note`` of the baseline states the reason.
+        """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)
         problem = pytorch.problem(load=True)
@@ -109,7 +116,7 @@ class Runtime:
         note = ""
         if kernels and allocator.is_recording():
             note = "the first kernels were not preloaded: the program is recording PyTorch's allocation history"
-        elif kernels and pytorch.capturing(torch):
+        elif kernels and pytorch.is_capturing(torch):
             note = "the first kernels were not preloaded: a CUDA graph is being captured"
         elif kernels:
             note = self._run_first_kernels(torch, index, reset_peaks=reset_peaks)

@@ -20,8 +20,8 @@ from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.report import PeakCounters
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside, max_other_memory
 from ipygpumem.core.units import duration, many
+from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
-from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.sources.device import Device
 
 _FIRST = 0.05
@@ -103,7 +103,7 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """Samples of all devices that NVML can read, in one measurement.
+    """Samples of one measurement, for all devices that NVML can read.
 
     Attributes:
         tracks: Samples of the devices that were sampled, by index, with times in seconds since the start of the
@@ -146,12 +146,16 @@ class SampleWindow:
 
 
 class Sampler:
-    """Sampler of device memory usage. ``windows`` contains the samples of the open measurements."""
+    """Sampler of device memory usage.
+
+    Attributes:
+        windows: Samples of the open measurements.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.windows: tuple[SampleWindow, ...] = ()
-        self._thread = WorkerThread("ipygpumem-sampler", self._sample)
+        self._thread = PeriodicThread("ipygpumem-sampler", self._sample)
         self._pid = os.getpid()
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
@@ -232,7 +236,7 @@ def add_reserved_usage(
 def sampled_curves(
     windows: Sequence[SampleWindow], before: Mapping[str, DeviceReading], after: Mapping[str, DeviceReading]
 ) -> dict[str, dict[str, Any]]:
-    """Return the curves to store in a snapshot file, as a dict keyed by name (see snapshot/FORMAT.md)."""
+    """Return curves of the sampled memory usage by name, in the format of snapshot files (see snapshot/FORMAT.md)."""
     curves: dict[str, dict[str, Any]] = {}
     several = len({index for window in windows for index in tuple(window.tracks)}) > 1
     for window in windows:

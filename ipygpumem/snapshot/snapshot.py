@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError, SnapshotError, SnapshotLimitError, check_argument
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import many, parse_size
 from ipygpumem.snapshot.event_range_queries import EventRangeQueries
@@ -36,7 +36,7 @@ class Snapshot(EventRangeQueries):
     """
 
     @classmethod
-    @gc_paused()
+    @pause_gc()
     def load(
         cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: ReadLimits | None = None
     ) -> Snapshot:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 
 class AllocatorStatistics(NamedTuple):
-    """Allocator statistics of one device; sizes in bytes. ``segments`` counts allocated and freed segments."""
+    """Statistics of PyTorch's allocator for one device.
+
+    Attributes:
+        now, peak: Current and peak values of the counters in bytes.
+        inactive_split, retries, ooms, rejections: As in `DeviceReading`.
+        allocations: Number of blocks allocated so far.
+        segments: Number of segments allocated and freed so far.
+    """
 
     now: Counters
     peak: Counters
@@ -79,8 +86,8 @@ class _InductorPlaceholder:
 
 
 @contextlib.contextmanager
-def inductor_unloaded() -> Iterator[None]:
-    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats stacks."""
+def without_inductor() -> Iterator[None]:
+    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats stacks in a block."""
     namespace = vars(sys.modules["torch"])
     replacement = None if "_inductor" in namespace else _InductorPlaceholder()
     if replacement is not None:
@@ -93,16 +100,19 @@ def inductor_unloaded() -> Iterator[None]:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return segments with their blocks. Adds an event to a recording. Raises `RuntimeError` if unsupported."""
+    """Return the segments of all devices and their blocks, as `torch.cuda.memory_snapshot` does.
+
+    The call adds an event to a running recording. Raises `RuntimeError` if the allocator does not list its segments.
+    """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
-    with inductor_unloaded():
+    with without_inductor():
         snapshot: list[dict[str, Any]] = memory_snapshot(**options)
     return snapshot
 
 
 def memory_limit(index: int) -> int | None:
-    """Return the limit in bytes from ``set_per_process_memory_fraction``, or None if unset or before torch 2.10."""
+    """Return the limit in bytes set by ``set_per_process_memory_fraction``; None if not set or before PyTorch 2.10."""
     cuda = sys.modules["torch"].cuda
     fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
     total = attempt(lambda: cuda.get_device_properties(index).total_memory)
@@ -130,15 +140,18 @@ def pinned_memory(torch: Any) -> int | None:
 
 def is_recording() -> bool:
     """Return whether PyTorch is recording its allocation history, which only its native allocator can record."""
-    torch = pytorch.started()
+    torch = pytorch.initialized_torch()
     # raises an exception for cudaMallocAsync and pluggable allocators
     return torch is not None and bool(attempt(torch._C._cuda_isHistoryEnabled))
 
 
 def empty_cache() -> bool:
-    """Call ``torch.cuda.empty_cache()`` and return True, except before CUDA is initialized or during capture."""
-    torch = pytorch.started()
-    if torch is None or pytorch.capturing(torch):
+    """Call ``torch.cuda.empty_cache()`` and return True.
+
+    Before CUDA is initialized, and while a CUDA graph is being captured, do nothing and return False.
+    """
+    torch = pytorch.initialized_torch()
+    if torch is None or pytorch.is_capturing(torch):
         return False
     torch.cuda.empty_cache()
     return True
@@ -152,6 +165,8 @@ class AllocatedBlock(NamedTuple):
     """Allocated block of PyTorch's allocator.
 
     Attributes:
+        device: Name of the device, such as ``cuda:0``.
+        address: Address of the first byte.
         size, requested: Rounded and requested size in bytes; ``requested`` is 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
         frames: Recorded stack; empty if it was not recorded or not listed.
@@ -185,12 +200,13 @@ class AllocatedBlocks:
         block = self.blocks[i] if i >= 0 else None
         return block if block and block.device == device and address < block.address + block.size else None
 
-    def share_outside(
+    def fraction_outside(
         self, storages: Collection[StorageLocation], is_wanted: Callable[[str], bool], excluded_size: int | None
     ) -> float:
-        """Return the share of the allocated memory that is not in these storages.
+        """Return the fraction of the allocated memory that belongs to none of the storages, from 0 to 1.
 
-        Private pools and blocks of ``excluded_size`` bytes are not counted as such memory.
+        Only devices for which ``is_wanted(device)`` is true are included. Blocks in private pools and blocks of
+        ``excluded_size`` bytes are treated as if they belonged to a storage.
         """
         inside = {storage[:2] for storage in storages}
         within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
@@ -201,13 +217,13 @@ class AllocatedBlocks:
         return unnamed / max(sum(block.size for block in self.blocks if is_wanted(block.device)), 1)
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address lies within one of PyTorch's segments, in an allocated or a free block."""
+        """Return whether an address is in one of PyTorch's segments, in an allocated or a free block."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 
 
 def allocation_counts() -> Any:
-    """Return counts that change whenever a block is allocated or freed on any device; None if they are unknown."""
+    """Return allocation counters by device, which change if a block is allocated or freed; None if unknown."""
     torch = sys.modules["torch"]
 
     def read() -> list[dict[str, int]]:
@@ -218,7 +234,7 @@ def allocation_counts() -> Any:
 
 
 def allocated_blocks() -> AllocatedBlocks | None:
-    """Return all allocated blocks, or None if unknown. Adds an event to a running recording."""
+    """Return all allocated blocks; None if the allocator does not list them. Adds an event to a running recording."""
     listed_segments = attempt(segments)
     if listed_segments is None:  # cudaMallocAsync, a pluggable allocator, a failed kernel
         return None
@@ -242,7 +258,7 @@ def stack_of_block(block: AllocatedBlock) -> Stack:
     """Return the stack at which a block was allocated, innermost frame first; an empty tuple if it was not recorded."""
     if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
         return block.frames
-    with inductor_unloaded():
+    with without_inductor():
         return _stack(attempt(lambda: torch_c._cuda_allocationTraceback(block.address)))
 
 

@@ -59,7 +59,10 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
 
 
 def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
-    """Return ``(reserved, used, peak_reserved)`` of a pool in bytes; None if the query fails. Requires a context."""
+    """Return ``(reserved, used, peak_reserved)`` of one of a device's memory pools in bytes; None if the query fails.
+
+    The device must have a CUDA context.
+    """
     runtime = _runtime()
     if runtime is None:
         return None

@@ -1,4 +1,4 @@
-"""CUDA device, matched with NVML's device by UUID. Test allocations identify this process in NVML's process list."""
+"""CUDA devices and their NVML handles. Test allocations identify this process in NVML's process list."""
 
 from __future__ import annotations
 
@@ -44,9 +44,13 @@ class Device:
     """CUDA device visible to this process.
 
     Attributes:
-        nvml: NVML library; None if NVML cannot query this device.
+        label: Product name.
+        total: Total memory in bytes.
+        nvml: Interface to NVML; None if NVML cannot query this device.
+        handle: NVML's handle of the device.
         own_pid: ID of this process in NVML's process list; None if unknown.
-        mode: How memory usage is attributed (see `DeviceReading`).
+        mode, reason: How memory usage is attributed, and why (``mode`` and ``why`` of `DeviceReading`).
+        verified: Whether `verify` has been called.
         graphics: Whether graphics processes use the device.
         accounting: Whether the driver's accounting mode is enabled.
         segments: Number of segment allocations and frees at the last reading.
@@ -103,7 +107,7 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Identify this process in NVML's list by test allocations. Must not be called during graph capture."""
+        """Identify this process in NVML's process list by test allocations. Do not call this during graph capture."""
         self.verified = True
         if self.nvml is None:
             return
@@ -205,12 +209,12 @@ class Device:
                     others, listed = self.others, self.listed
         if context and not capturing and memory is None and process is None:
             memory = pytorch.device_memory(torch, self.index)
-        pending = pytorch.busy(torch, self.index) if busy and context and not capturing else None
+        pending = pytorch.is_busy(torch, self.index) if busy and context and not capturing else None
         values: DriverValues = _new_values((context, memory, process, others, listed, highest, problem, pending))
         return values
 
     def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Combine the driver's and the allocator's values. Equal values are shared with earlier readings."""
+        """Combine the values of the driver and the allocator. Equal values are shared with earlier readings."""
         allocator: tuple[Any, ...] = (None,) * 5
         if counters is not None:
             allocator = (counters.now, *counters[2:6])  # inactive_split, retries, ooms and rejections

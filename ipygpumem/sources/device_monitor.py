@@ -51,7 +51,7 @@ class DeviceMonitor:
 
     def find_devices(self) -> Any | None:
         """Find all devices if CUDA is initialized. Return the torch module, or None if CUDA is not initialized."""
-        torch = pytorch.started()
+        torch = pytorch.initialized_torch()
         if torch is not None and not self.devices:
             try:
                 nvml, reason = Nvml(), ""
@@ -110,7 +110,7 @@ class DeviceMonitor:
         devices: dict[str, DeviceReading] = {}
         pinned = None
         if torch is not None:
-            capturing = pytorch.capturing(torch)
+            capturing = pytorch.is_capturing(torch)
             for device in self.selected_devices():
                 devices[device.name] = _read(torch, device, read_allocator, capturing=capturing, busy=busy)
             pinned = allocator.pinned_memory(torch)

@@ -50,17 +50,17 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the usage of host memory.
+    """Return the host memory usage of this process and the total memory of the machine.
 
     If ``available`` is true, also read the available memory, which takes about 50 us longer.
     """
     rss, peak = _linux_memory() or _portable_memory()
-    unused = None
+    available_memory = None
     if available:
         import psutil
 
-        unused = int(psutil.virtual_memory().available)
-    return HostReading(rss, peak, pinned, _total(), unused)
+        available_memory = int(psutil.virtual_memory().available)
+    return HostReading(rss, peak, pinned, _total(), available_memory)
 
 
 def _linux_memory() -> tuple[int, int] | None:
@@ -127,7 +127,10 @@ _START_TOLERANCE = 2.0  # tolerance in seconds when comparing start times, which
 
 
 class ProcessInfoCache:
-    """Cache of descriptions of other processes. ``trusted``: Whether NVML's PIDs belong to this PID namespace."""
+    """Cache of descriptions of other processes.
+
+    The argument ``trusted`` of all methods states whether NVML's PIDs belong to the PID namespace of this process.
+    """
 
     def __init__(self) -> None:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}

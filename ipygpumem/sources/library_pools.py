@@ -19,9 +19,12 @@ class PoolReading:
     """Statistics of one memory pool on one device, in bytes. Values that the pool does not count are None.
 
     Attributes:
+        name: Name of the pool, such as ``CuPy's pool``.
+        device: Index of the device.
         reserved: Memory that the pool has reserved from CUDA.
         used: Part of the reserved memory that is in use.
         peak: Peak of ``reserved``, or of ``used`` if ``reserved`` is None, since the library was initialized.
+        source: Function or object that returned the statistics.
     """
 
     name: str

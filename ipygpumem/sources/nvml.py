@@ -85,7 +85,7 @@ class Nvml:
         return f"NVML: {error}"
 
     def driver(self) -> str:
-        """Return the driver version."""
+        """Return the version of the NVIDIA driver."""
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
@@ -145,7 +145,10 @@ class Nvml:
         return None if stats is None else int(stats.maxMemoryUsage)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Return memory usage in bytes (None on WSL2 and WDDM) by PID. ``graphics`` includes graphics processes."""
+        """Return a dict from PID to memory usage in bytes (None on WSL2 and WDDM) for the processes that use a device.
+
+        If ``graphics`` is true, graphics processes are included.
+        """
         processes = self._list("Compute", handle)
         if graphics:
             processes += self._list("Graphics", handle)

@@ -25,7 +25,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def module() -> Any | None:
-    """Return the torch module if it is imported, otherwise None."""
+    """Return the torch module if it has been imported, otherwise None."""
     torch = sys.modules.get("torch")
     # __version__ is missing while torch is being imported
     return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
@@ -38,7 +38,10 @@ def importable() -> bool:
 
 
 def problem(*, load: bool) -> str | None:
-    """Return the reason why GPU memory cannot be measured, or None. ``load`` imports torch and looks for a GPU."""
+    """Return the reason why GPU memory cannot be measured, or None if no reason is known.
+
+    If ``load`` is true, import torch and check whether a GPU is available.
+    """
     if load:
         try:
             importlib.import_module("torch")
@@ -65,7 +68,7 @@ def discards_exceptions(torch: Any) -> bool:
     return (2, 11) <= _version(torch) < (2, 13)  # pytorch#175196
 
 
-def started() -> Any | None:
+def initialized_torch() -> Any | None:
     """Return the torch module if CUDA is initialized in this process, otherwise None."""
     torch = module()
     return torch if torch is not None and torch.cuda.is_initialized() else None
@@ -78,11 +81,11 @@ def has_context(torch: Any, index: int) -> bool:
 
 def devices_in_use() -> list[int]:
     """Return the indices of the devices on which this process has a primary context."""
-    torch = started()
+    torch = initialized_torch()
     return [] if torch is None else [index for index in range(torch.cuda.device_count()) if has_context(torch, index)]
 
 
-def capturing(torch: Any) -> bool:
+def is_capturing(torch: Any) -> bool:
     """Return whether a CUDA graph is being captured. A call that synchronizes the device would end the capture."""
     try:
         return bool(torch.cuda.is_current_stream_capturing())
@@ -90,7 +93,7 @@ def capturing(torch: Any) -> bool:
         return True
 
 
-def busy(torch: Any, index: int) -> bool | None:
+def is_busy(torch: Any, index: int) -> bool | None:
     """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
     try:
         with RelaxedCaptureMode() as relaxed:
@@ -104,8 +107,8 @@ def synchronize() -> None:
 
     The device as a whole is not synchronized, because this would invalidate a capture on a stream unknown to PyTorch.
     """
-    torch = started()
-    if torch is None or capturing(torch):
+    torch = initialized_torch()
+    if torch is None or is_capturing(torch):
         return
     with RelaxedCaptureMode() as relaxed:
         for index in devices_in_use() if relaxed else ():
@@ -123,8 +126,12 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set ``callback(device, requested, limit, free)`` for failed allocations. Return whether this is supported."""
-    torch = started()
+    """Set the callback for out-of-memory errors, or remove it if it is None. Return whether this is supported.
+
+    ``callback(device, requested, limit, free)`` is called with the index of the device, the requested size, the memory
+    limit and the free memory of the device. Sizes are in bytes.
+    """
+    torch = initialized_torch()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if torch is None or attach is None:
         return False
@@ -152,7 +159,7 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
     return True
 
 
-class WrappedFunctions:
+class FunctionWrappers:
     """Wrappers around functions of a module or class. A wrapper that another library wraps cannot be removed."""
 
     def __init__(self, module: str) -> None:
@@ -192,7 +199,7 @@ class WrappedFunctions:
 
 
 def remove_own_frames(error: BaseException) -> None:
-    """Remove the frames of wrappers from a traceback. In Python 3.11 and later, no trace of the wrappers remains."""
+    """Remove this package's wrappers from an exception's traceback, which should contain only the user's frames."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         frames = error.__traceback__ = frames.tb_next
@@ -223,7 +230,7 @@ class CallObservers:
     def __init__(
         self, module: str, before: tuple[str, ...], after: tuple[str, ...], ignored: tuple[type[Exception], ...] = ()
     ) -> None:
-        self._functions = WrappedFunctions(module)
+        self._functions = FunctionWrappers(module)
         self._before, self._after, self._ignored = before, after, ignored
         self._lock = threading.RLock()
         self._observers: list[tuple[Callable[[], None], Callable[[], None]]] = []

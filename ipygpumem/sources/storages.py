@@ -51,7 +51,7 @@ _new_location: Any = functools.partial(tuple.__new__, StorageLocation)  # three 
 
 
 class StorageInspector:
-    """Recognizes tensors, storages, modules and optimizers by type, and safely reads attributes of tensors."""
+    """Inspector that recognizes tensors, storages, modules and optimizers by type, and reads attributes of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -118,9 +118,10 @@ class StorageInspector:
             return []
 
     def unrelated_storages(self, tensors: list[Any]) -> tuple[list[Any], list[Any], list[StorageLocation]]:
-        """Return the tensors without gradients, base tensors and autograd nodes, with their storages and locations.
+        """Return the tensors that have no gradient, base tensor or autograd node, their storages and their locations.
 
-        If the storages cannot be read, for example because there are meta tensors, the lists are empty.
+        The three lists have the same order. If a storage cannot be read, for example that of a meta tensor, all three
+        lists are empty.
         """
         try:
             properties = (self._requires_grad, self._grad, self._view_base, self._layout)
@@ -144,11 +145,17 @@ class StorageInspector:
         return tensors, storages, locations
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference, which reserves the address of the StorageImpl; None before PyTorch 2.10."""
+        """Return a weak reference to a storage, which prevents reuse of the StorageImpl's address.
+
+        Returns None before PyTorch 2.10.
+        """
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
-        """Return a list with the location of a storage, or an empty list. ``address`` is its address, if known."""
+        """Return a list that contains the location of a storage; an empty list if the storage has no memory.
+
+        ``address`` is the data pointer of the storage, or None if it must be read.
+        """
         try:
             device = storage.device
             name = self._device_names.get(device)
@@ -200,7 +207,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def descriptions(self, tensors: list[Any]) -> list[tuple[str, int | None]]:
-        """Return the description and the size of each of these instances of `torch.Tensor`, as `describe` does."""
+        """Return the result of `describe` for each tensor. The tensors must not be instances of subclasses."""
         keys = list(zip(map(self._dtype, tensors), map(self._shape, tensors), strict=True))
         by_key = {key: self.describe(tensor) for key, tensor in dict(zip(keys, tensors, strict=True)).items()}
         return list(map(by_key.__getitem__, keys))
@@ -260,7 +267,7 @@ class StorageInspector:
 
 
 def flattened_names(cls: type) -> set[str]:
-    """Return strings that include the names of inner tensors, such as the constants in ``__tensor_flatten__``."""
+    """Return possible names of a tensor subclass's inner tensors, such as the constants in ``__tensor_flatten__``."""
     names: set[str] = set()
     for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
@@ -271,7 +278,7 @@ def flattened_names(cls: type) -> set[str]:
 
 
 def contents(container: Any, levels: int) -> list[Any]:
-    """Return the values in nested dicts, lists and tuples, down to this number of levels."""
+    """Return the values in nested dicts, lists and tuples with at most ``levels`` levels of nesting."""
     base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
     if base is None:
         return [container]

@@ -73,7 +73,7 @@ if device == "cpu":  # the allocated memory of a CPU is unknown, so its tensors 
     sys.blocks = blocks()
     allocator.segments = lambda: sys.blocks
     torch._C._cuda_memoryStats = lambda index: {"allocation": {"all": {}}}
-    pytorch.started = lambda: torch
+    pytorch.initialized_torch = lambda: torch
     torch.cuda.device_count = lambda: 0
 
 

@@ -30,7 +30,7 @@ def _profiled(torch):
 def run():
     import torch
 
-    from ipygpumem.core.introspection import gc_paused
+    from ipygpumem.core.introspection import pause_gc
     from ipygpumem.features.profile.display import timeline_page
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.timeline import build_timelines
@@ -39,7 +39,7 @@ def run():
     own_seconds = torch_seconds = float("inf")
     for _ in range(RUNS):
         start = time.perf_counter()
-        with gc_paused():
+        with pause_gc():
             timelines = build_timelines(read_flow(capture.result))
         page = timeline_page(timelines, "bench.html")
         own_seconds = min(own_seconds, time.perf_counter() - start)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, open_for_appending, open_regular_file, replacing, write_file
+from ipygpumem.core.files import atomic_write, check_path, open_for_appending, open_regular_file, write_file
 from ipygpumem.core.report import RecordingInfo
 from ipygpumem.features.profile.model import ProfileSummary
 from ipygpumem.features.ranks.rank_files import make_directory
@@ -56,7 +56,7 @@ def test_symbolic_link(tmp_path):
     (tmp_path / "target").mkdir()
     (tmp_path / "link.pickle").symlink_to(tmp_path / "target" / "x.pickle")
     path = check_path(tmp_path / "link.pickle")
-    with replacing(path):
+    with atomic_write(path):
         pass
     assert (tmp_path / "link.pickle").is_symlink()
     assert (tmp_path / "target" / "x.pickle").is_file()
@@ -173,7 +173,7 @@ def test_permissions_of_a_replaced_file_are_kept(tmp_path, permissions):
     path.chmod(permissions)
     write_file(path, b"new")
     assert stat.S_IMODE(path.stat().st_mode) == permissions
-    with replacing(path) as file:  # also while the new file is written
+    with atomic_write(path) as file:  # also while the new file is written
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == permissions
 
 
@@ -208,7 +208,7 @@ def test_threads_that_write_one_file(tmp_path):
     barrier = threading.Barrier(4)
 
     def write(number):
-        with replacing(check_path(tmp_path / "x")) as file:
+        with atomic_write(check_path(tmp_path / "x")) as file:
             file.write(b"%d" % number * 1000)
             barrier.wait(timeout=200)
 
@@ -224,7 +224,7 @@ def test_threads_that_write_one_file(tmp_path):
 )
 def test_failed_write_leaves_the_previous_file(tmp_path, error, expected):
     path = write_file(tmp_path / "x", b"old")
-    with pytest.raises(expected), replacing(path) as file:
+    with pytest.raises(expected), atomic_write(path) as file:
         file.write(b"new")
         raise error
     assert path.read_bytes() == b"old"

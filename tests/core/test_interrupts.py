@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ipygpumem.core import interrupts
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 
 pytestmark = pytest.mark.usefixtures("default_handler")
 
@@ -33,15 +33,15 @@ def test_interrupt_is_raised_in_an_operation_that_allows_it():
     steps = []
     with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
         steps.append("deferred")
-        with AllowedInterrupts():
+        with ImmediateInterrupts():
             interrupt()
             steps.append("continued")
     with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
         interrupt()
-        with AllowedInterrupts():
+        with ImmediateInterrupts():
             steps.append("started")
     with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
-        with AllowedInterrupts():
+        with ImmediateInterrupts():
             pass
         interrupt()
         steps.append("deferred again")
@@ -55,7 +55,7 @@ def test_second_interrupt_does_not_prevent_the_cleanup(moment):
         try:
             if moment == "before the operation":
                 interrupt()
-            with AllowedInterrupts():
+            with ImmediateInterrupts():
                 interrupt()
         finally:
             interrupt()
@@ -83,7 +83,7 @@ def test_interrupt_while_the_operation_ends_does_not_prevent_the_cleanup(monkeyp
     monkeypatch.setattr(interrupts, "_signal", signals)
     with pytest.raises(KeyboardInterrupt), DeferredInterrupts():
         try:
-            with AllowedInterrupts():
+            with ImmediateInterrupts():
                 signals.armed = True
         finally:
             interrupt()
@@ -107,14 +107,14 @@ def test_handler_of_the_program():
     with DeferredInterrupts():
         interrupt()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    with DeferredInterrupts(), AllowedInterrupts():
+    with DeferredInterrupts(), ImmediateInterrupts():
         signal.signal(signal.SIGINT, program_handler)  # the measured code installs its own handler
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is program_handler
 
 
 def test_other_threads_defer_nothing():
     def defer():
-        with DeferredInterrupts(), AllowedInterrupts():
+        with DeferredInterrupts(), ImmediateInterrupts():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     thread = threading.Thread(target=defer)

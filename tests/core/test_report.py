@@ -77,13 +77,13 @@ def test_sources_are_never_mixed(source):
     ],
 )
 def test_changes_above_the_threshold(after, changed):
-    assert report(after).moved(MIB) is changed
+    assert report(after).has_changed(MIB) is changed
 
 
 def test_exact_peak_is_a_change_and_a_bound_is_not():
     high = PeakCounters(200 * MIB, 0, 0, 0)
-    assert report({}, high).moved(MIB)
-    assert not report({}, dataclasses.replace(high, exact=False)).moved(MIB)
+    assert report({}, high).has_changed(MIB)
+    assert not report({}, dataclasses.replace(high, exact=False)).has_changed(MIB)
 
 
 def test_to_json_round_trips():

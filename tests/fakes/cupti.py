@@ -168,7 +168,7 @@ class FakeCupti:
 def use_library(monkeypatch, library):
     """Replace CUPTI with a fake library, and return the recorder of memory outside PyTorch."""
     from ipygpumem.features.outside import cupti_recorder
-    from ipygpumem.sources.cupti.library import Cupti
+    from ipygpumem.sources.cupti.library import CuptiLibrary
 
-    monkeypatch.setattr(cupti_recorder, "Cupti", lambda: Cupti(library))
+    monkeypatch.setattr(cupti_recorder, "CuptiLibrary", lambda: CuptiLibrary(library))
     return cupti_recorder.cupti_recorder()

@@ -56,7 +56,7 @@ def timed(name, function):
     exec(code, namespace)
     owners = {
         allocator: ["segments"],
-        allocator.AllocatedBlocks: ["__init__", "share_outside"],
+        allocator.AllocatedBlocks: ["__init__", "fraction_outside"],
         collect: ["allocated_blocks", "module_roots", "search_holders", "find_holders"],
         collect._BlockAssignment: ["__init__", "devices", "total", "holders"],
         search._HolderSearch: ["_read_objects", "check", "_find_names", "_named_storages", "run"],

@@ -85,7 +85,7 @@ def test_snapshot_during_user_recording(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
     before = dict(fake_gpu.history)
     result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{allocate(10)}")
-    assert "taken from the recording that was already running" in result.text
+    assert "copied from the recording that was already running" in result.text
     assert fake_gpu.history == before
     trace = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [10 * MIB]
@@ -96,7 +96,7 @@ def test_dropped_events_are_reported(gpu_notebook, tmp_path):
         f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
         "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
     )
-    assert "the ring buffer dropped " in result.text and "raise --max-entries" in result.text
+    assert "the ring buffer dropped " in result.text and "increase --max-entries" in result.text
 
 
 # torch

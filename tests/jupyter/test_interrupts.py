@@ -243,7 +243,7 @@ def test_interrupt_while_a_command_searches_the_heap(notebook, monkeypatch):
 def test_interrupt_while_a_command_collects_garbage(notebook):
     """Python ignores exceptions in finalizers."""
     notebook.run("import signal\nclass Cycle:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)")
-    with introspection.gc_paused():  # there are no automatic collections
+    with introspection.pause_gc():  # there are no automatic collections
         notebook.run("cycle = Cycle()\ncycle.cycle = cycle\ndel cycle")
         result = notebook.run("%gpumem free")
     assert isinstance(result.error, KeyboardInterrupt)

@@ -159,7 +159,7 @@ def test_snapshot_of_cell_during_recording(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(allocation(4))
     result = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")
-    assert "taken from the recording that was already running" in result.text
+    assert "copied from the recording that was already running" in result.text
     trace = pickle.loads((tmp_path / "cell.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [8 * MIB]
     assert recording()

@@ -35,13 +35,13 @@ def test_peak_between_samples_from_accounting(gpu):
     report = short_allocation(gpu, 1200 * MIB)
     device = report.devices["cuda:0"]
     assert device.sampled is None
-    assert device.outside_peak == device.accounted == 1200 * MIB
+    assert device.outside_peak == device.accounting_bound == 1200 * MIB
     assert device.grades["outside_peak"].reason.startswith("peak recorded by NVML for this process")
     assert "outside PyTorch, at least +1200.0 MiB (from NVML's accounting mode)" in ShortReport(report).text().replace(
         "+1.2 GiB", "+1200.0 MiB"
     )
     assert "at least: peak recorded by NVML" in text_tables(report_tables(report))
-    assert Report.from_dict(report.to_dict()).devices["cuda:0"].accounted == 1200 * MIB
+    assert Report.from_dict(report.to_dict()).devices["cuda:0"].accounting_bound == 1200 * MIB
 
 
 def test_accounting_is_preferred_to_samples(gpu):
@@ -51,7 +51,7 @@ def test_accounting_is_preferred_to_samples(gpu):
         gpu.wait_for_samples()
         gpu.outside(-1200 * MIB)
     device = block.report.devices["cuda:0"]
-    assert device.sampled.change == device.accounted
+    assert device.sampled.change == device.accounting_bound
     assert "(from NVML's accounting mode)" in ShortReport(block.report).text()
     assert "that has ended" not in ShortReport(block.report).text() + text_tables(report_tables(block.report))
 
@@ -85,4 +85,4 @@ def test_no_query_if_accounting_is_off(fake_gpu):
 
 def test_query_without_permission(gpu):
     gpu.nvml.fail(QUERY, pynvml.NVML_ERROR_NO_PERMISSION)
-    assert short_allocation(gpu, 1200 * MIB).devices["cuda:0"].accounted is None
+    assert short_allocation(gpu, 1200 * MIB).devices["cuda:0"].accounting_bound is None

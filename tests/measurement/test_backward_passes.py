@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from ipygpumem.measurement.observers import BackwardPassObservers, MeasuredBackwardPasses
+from ipygpumem.measurement.observers import BackwardPassObservers, BackwardPassRecorder
 from ipygpumem.measurement.runtime import current, event_position
 
 MIB = 1 << 20
@@ -25,7 +25,7 @@ def original():
 
 def test_pass_has_positions_and_the_stack_of_the_caller(fake_gpu, original):
     fake_gpu.alloc(MIB)
-    passes = MeasuredBackwardPasses()
+    passes = BackwardPassRecorder()
     passes.start()
     run_backward()
     fake_gpu.free(fake_gpu.alloc(MIB))
@@ -41,7 +41,7 @@ def test_pass_has_positions_and_the_stack_of_the_caller(fake_gpu, original):
 
 
 def test_several_observers_share_one_wrapper(original):
-    first, second = MeasuredBackwardPasses(), MeasuredBackwardPasses()
+    first, second = BackwardPassRecorder(), BackwardPassRecorder()
     first.start()
     wrapper = torch.autograd._engine_run_backward
     second.start()
@@ -56,7 +56,7 @@ def test_several_observers_share_one_wrapper(original):
 
 
 def test_wrapper_of_another_library_on_top(original):
-    passes = MeasuredBackwardPasses()
+    passes = BackwardPassRecorder()
     passes.start()
     own_wrapper = torch.autograd._engine_run_backward
 
@@ -69,7 +69,7 @@ def test_wrapper_of_another_library_on_top(original):
     run_backward()
     assert passes.passes == []
     torch.autograd._engine_run_backward = own_wrapper
-    new_observer = MeasuredBackwardPasses()
+    new_observer = BackwardPassRecorder()
     new_observer.start()
     run_backward()
     assert len(new_observer.passes) == 1
@@ -81,7 +81,7 @@ def test_failing_observer_and_failing_pass(original):
     def fail():
         raise ZeroDivisionError
 
-    passes = MeasuredBackwardPasses()
+    passes = BackwardPassRecorder()
     observers = current().state(BackwardPassObservers)
     observers.add(fail, fail)
     passes.start()
@@ -106,7 +106,7 @@ def test_nested_passes_and_passes_in_threads(original):
                 run_backward()
             return grad
 
-    passes = MeasuredBackwardPasses()
+    passes = BackwardPassRecorder()
     passes.start()
     Nested.apply(torch.ones(3, requires_grad=True)).sum().backward()
     thread = threading.Thread(target=run_backward)

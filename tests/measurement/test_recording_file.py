@@ -10,7 +10,7 @@ import pytest
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.measurement.recorder import _recorded_file_names, write_snapshot
 
 
@@ -52,7 +52,7 @@ def test_garbage_collection_is_restored(running):
     enabled = gc.isenabled()
     (gc.enable if running else gc.disable)()
     try:
-        with pytest.raises(ZeroDivisionError), gc_paused():
+        with pytest.raises(ZeroDivisionError), pause_gc():
             assert not gc.isenabled()
             raise ZeroDivisionError
         assert gc.isenabled() is running

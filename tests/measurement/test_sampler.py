@@ -16,9 +16,9 @@ from fakes.workers import exit_status_of_child
 from ipygpumem.core.report import Report
 from ipygpumem.core.samples import Sample
 from ipygpumem.measurement import sampler
+from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import current
 from ipygpumem.measurement.sampler import DeviceSamples
-from ipygpumem.measurement.worker_thread import WorkerThread
 
 MEMORY_QUERY = "nvmlDeviceGetMemoryInfo_v2"
 LIST_QUERIES = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
@@ -217,8 +217,8 @@ def test_constant_usage_is_stored_with_both_ends():
 
 
 def interrupted(*times):
-    """`WorkerThread.start`, and then Ctrl-C."""
-    WorkerThread.start(current().sampler._thread, *times)
+    """`PeriodicThread.start`, and then Ctrl-C."""
+    PeriodicThread.start(current().sampler._thread, *times)
     raise KeyboardInterrupt
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from ipygpumem.core.errors import NvmlError
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, breakdown
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.measurement.allocation_history import recording_problem
@@ -27,7 +27,7 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 
 @dataclass(frozen=True, slots=True)
-class Environment(PlainData):
+class Environment(Serializable):
     """Software versions, devices and the accuracy of measured values; None for values that do not apply.
 
     Attributes:

@@ -10,7 +10,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading, make_accuracy
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.model import CachedMemory, DeviceExplanation, cached_memory, host_waterfall
 from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
@@ -29,7 +29,7 @@ _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes th
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation(PlainData):
+class Explanation(Serializable):
     """Explanation of the memory usage, displayed as tables with bars.
 
     Attributes:

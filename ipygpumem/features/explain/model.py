@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ipygpumem.core.reading import Accuracy, HostReading, exact_if_known, make_accuracy
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import VISIBLE, size
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
@@ -47,7 +47,7 @@ class ExplanationStep:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceExplanation(PlainData):
+class DeviceExplanation(Serializable):
     """Memory usage of one device or of host memory.
 
     Attributes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 
 AXIS = re.compile(
     r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d{1,30})\.\.(?P<last>\d{1,30})(?:\.\.(?P<step>\d{1,30}))?(?=\s|$)"
@@ -29,7 +29,7 @@ def size_name(size: Size) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeAxis(PlainData):
+class SizeAxis(Serializable):
     """A variable whose value determines the size of the step.
 
     Attributes:

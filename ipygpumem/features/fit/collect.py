@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, check_argument, first_line
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.blocks import checkpointing
 from ipygpumem.features.fit.advice.contexts import StepContext, applicable
@@ -145,10 +145,10 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
     state = _saved_state(runner, search.code)
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
-            with runner.updates(state.objects, search.allows_update) as updates, AllowedInterrupts():
+            with runner.updates(state.objects, search.allows_update) as updates, ImmediateInterrupts():
                 return run(state, updates)
         finally:
-            with DeferredInterrupts():  # in case a second interrupt was raised while `AllowedInterrupts` exited
+            with DeferredInterrupts():  # in case a second interrupt was raised while `ImmediateInterrupts` exited
                 search.files.__exit__()
                 search.notes += [*search.files.notes(), *state.restore(), *runner.close()]
 

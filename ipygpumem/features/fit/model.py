@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.features.fit.advice.model import Advice, ChangeTrial
 from ipygpumem.features.fit.axes import Size, SizeAxis
@@ -20,7 +20,7 @@ ProbeRole: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(PlainData):
+class Probe(Serializable):
     """A run of the step at a small size.
 
     Attributes:
@@ -45,7 +45,7 @@ class Probe(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class SizeCombination(PlainData):
+class SizeCombination(Serializable):
     """Largest values of the first variable for one value of the second.
 
     Attributes:
@@ -62,7 +62,7 @@ class SizeCombination(PlainData):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Fit(PlainData, TableRepr):
+class Fit(Serializable, TableRepr):
     """Prediction of the memory usage of a step, from runs at small sizes.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.core.introspection import collect_garbage, gc_paused
+from ipygpumem.core.introspection import collect_garbage, pause_gc
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
@@ -117,7 +117,7 @@ class StepRunner:
         """
         torch = self.torch
         torch.cuda.init()
-        if pytorch.capturing(torch):
+        if pytorch.is_capturing(torch):
             raise FitError("a CUDA graph is being captured: run fit before or after the capture")
         problem = recording_problem()
         if problem:
@@ -153,7 +153,7 @@ class StepRunner:
             if recorder is not None:
                 recorder.start()
             # a garbage collection at a random moment would make runs differ
-            with gc_paused():
+            with pause_gc():
                 with observer or contextlib.nullcontext(), self.context(self):
                     check_result(self._code.text, self._code.run(size))
                 after = {index: peaks.leave(scope, index).peak for index in pytorch.devices_in_use()}

@@ -13,7 +13,7 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.reading import Trust
 from ipygpumem.core.report import DeviceReport, Report
-from ipygpumem.core.serialization import DataReader, check_ranges, check_schema, mapping
+from ipygpumem.core.serialization import DataclassReader, check_ranges, check_schema, mapping
 from ipygpumem.core.tables import is_visible
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE, difference, duration, signed
@@ -99,7 +99,7 @@ class ReportRow:
 
 
 _UNCHANGED = ReportRow()
-_READER = DataReader({"Trust": Trust})
+_READER = DataclassReader({"Trust": Trust})
 
 
 def report_rows(report: Report) -> list[ReportRow]:

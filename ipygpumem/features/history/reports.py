@@ -16,7 +16,7 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
 from ipygpumem.features.history.model import ReportRow, previous_run_note, report_rows
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class HistoryCollector(Collector):
         self._threshold = threshold
         self._always = always
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
         """Add the note from `previous_run_note`, if any, to a report, add the report to the session, and return it."""
         previous = self._reports.earlier(report)
         if previous is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.introspection import gc_paused, user_frame
+from ipygpumem.core.introspection import pause_gc, user_frame
 from ipygpumem.core.reading import Baseline
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
@@ -72,7 +72,7 @@ def holders(
     return find_holders(current(), roots, **options, everywhere=everywhere, keeps_addresses=False)[0]
 
 
-@gc_paused()
+@pause_gc()
 def find_holders(
     runtime: Runtime,
     roots: Sequence[Root] | None = None,
@@ -88,7 +88,7 @@ def find_holders(
     """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
     _check(roots, since, limit)
     device_names = None if device is None else _device_names(device, runtime)
-    torch, is_started = pytorch.module(), pytorch.started() is not None
+    torch, is_started = pytorch.module(), pytorch.initialized_torch() is not None
     if torch is None:
         return model.Holders((), notes=("there are no tensors because torch is not imported",)), model.StorageBaseline()
     if host is None:
@@ -105,7 +105,7 @@ def find_holders(
     unnamed_share = None  # the total memory is unknown in host memory, and if the allocator does not list its blocks
     if before is not None and not everywhere and not is_wanted(_HOST):
         workspace = 0 if runtime.baseline is None else runtime.baseline.workspace
-        unnamed_share = partial(before.share_outside, is_wanted=is_wanted, excluded_size=workspace)
+        unnamed_share = partial(before.fraction_outside, is_wanted=is_wanted, excluded_size=workspace)
     roots = [*roots, *module_roots(roots)]
     options: Any = {"limit": limit, "unnamed_share": unnamed_share, "keeps_addresses": keeps_addresses}
     search = search_holders(roots, torch, is_wanted, **options)

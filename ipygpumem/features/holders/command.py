@@ -41,7 +41,7 @@ class HolderBaselines:
 
     def record_blocks(self) -> None:
         """Create the baseline of a cell from the allocated blocks."""
-        if pytorch.started() is not None:
+        if pytorch.initialized_torch() is not None:
             blocks = allocated_blocks()
             self.cell = None if blocks is None else StorageBaseline.of({}, blocks)
         elif not self._runtime.host_only:

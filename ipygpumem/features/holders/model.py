@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from ipygpumem.core.introspection import user_frame
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB, VISIBLE, many, size
 from ipygpumem.sources.allocator import AllocatedBlock, AllocatedBlocks, stack_of_block
 from ipygpumem.sources.storages import StorageLocation
@@ -171,7 +171,7 @@ class StorageBaseline:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Holders(PlainData):
+class Holders(Serializable):
     """The holders of memory on all devices.
 
     Attributes:

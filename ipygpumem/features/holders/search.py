@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ipygpumem.core.introspection import frame_locals, gc_paused, is_library_file, running_frames
+from ipygpumem.core.introspection import frame_locals, is_library_file, pause_gc, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
 from ipygpumem.features.holders.name_assignment import ObjectNames
 from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
@@ -72,7 +72,7 @@ def search_holders(
     """
     search_limit = SearchLimit(limit)
     results: list[SearchResult] = []
-    with gc_paused():
+    with pause_gc():
         for is_everywhere in (False, True) if unnamed_share or any(root.distant for root in roots) else (True,):
             search = _HolderSearch(torch, search_limit, is_wanted, roots, is_everywhere=is_everywhere)
             search.targets.keeps_addresses = keeps_addresses

@@ -11,7 +11,7 @@ from ipygpumem.core.report import Report
 from ipygpumem.features.limits.model import ExceededLimit, Limits
 from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.lines.peak import allocation_sites, lines_at_peak, lines_reaching_peak
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.sources import pytorch
 
@@ -19,7 +19,7 @@ _MAX_HOLDERS = 3
 
 
 class LimitsCollector(Collector):
-    """Collector that checks memory limits. If a limit is exceeded, it sets `Outcome.error`."""
+    """Collector that checks memory limits. If a limit is exceeded, it sets `CompletedMeasurement.error`."""
 
     section = "limits"
     reads_recording = True
@@ -28,7 +28,7 @@ class LimitsCollector(Collector):
         self._limits = limits
         self._recorded = recorded
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
         """Return the report with the exceeded limits and with notes on limits that could not be checked."""
         excesses, notes = self._limits.check(report)
         report = with_notes(replace(report, excesses=excesses), *notes)

@@ -15,7 +15,7 @@ import numpy as np
 from ipygpumem.features import recording_analysis
 from ipygpumem.features.lines.model import DeviceLines, LineUsage, SourceLine, SourceListing
 from ipygpumem.features.lines.source_code import SourceCode, SourceRegion, enclosing_functions
-from ipygpumem.measurement.compiled_graphs import GraphCall, MeasuredGraphCalls
+from ipygpumem.measurement.compiled_graphs import GraphCall, GraphCallRecorder
 from ipygpumem.measurement.observers import BackwardPass
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action, IndexByValue
@@ -34,7 +34,7 @@ class LinesCollector(recording_analysis.RecordingAnalysisCollector):
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
         self._functions = tuple(functions)
         self._all_functions = all_functions
-        self.observer = self._graphs = MeasuredGraphCalls()
+        self.observer = self._graphs = GraphCallRecorder()
 
     def part(self, recording: recording_analysis.DeviceRecording) -> DeviceLines:
         """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SourceListing:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLines(PlainData):
+class DeviceLines(Serializable):
     """Source listings with the memory usage of one device. Sizes are in bytes.
 
     Attributes:

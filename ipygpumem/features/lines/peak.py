@@ -10,7 +10,7 @@ from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.text import clip
 from ipygpumem.features.lines.model import AllocationSite, PeakLines
 from ipygpumem.features.recording_analysis import allocator_bytes, device_timeline
-from ipygpumem.measurement.plan import Collector, Outcome
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
@@ -50,7 +50,7 @@ class PeakLinesCollector(Collector):
     section = "lines at the peak"
     reads_recording = True
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
         """Return the report with the `PeakLines` of each device added to ``report.recording``."""
         if outcome.snapshot is None or report.recording is None:
             return report

@@ -20,9 +20,9 @@ from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
+from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
-from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
 from ipygpumem.sources.device import Device, device_memory
@@ -48,7 +48,7 @@ class Poller:
 
     def read(self) -> Reading:
         """Return the current memory usage. This is faster than `DeviceMonitor.read` but returns fewer values."""
-        torch = pytorch.started()
+        torch = pytorch.initialized_torch()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():
             try:
@@ -134,7 +134,7 @@ class Monitor:
         self._history = UsageHistory(_EVERY)
         self._last_update = 0.0
         self._widget: MonitorWidget | None = None
-        self._thread = WorkerThread("ipygpumem-monitor", self._update)
+        self._thread = PeriodicThread("ipygpumem-monitor", self._update)
         self._active = False
         self._opened = 0.0
         self._last_seen: dict[str, float] = {}

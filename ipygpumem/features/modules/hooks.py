@@ -12,7 +12,7 @@ from typing import Any
 from ipygpumem.measurement.compiled_graphs import CompiledGraphObservers
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo
-from ipygpumem.sources.pytorch import CallObservers, WrappedFunctions, remove_own_frames
+from ipygpumem.sources.pytorch import CallObservers, FunctionWrappers, remove_own_frames
 
 _MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
@@ -30,8 +30,8 @@ class GlobalHooks:
 
     def __init__(self) -> None:
         self._handles: dict[int, Any] = {}  # by id
-        self._functions = WrappedFunctions(_MODULE)
-        self._torch_functions = WrappedFunctions("torch")
+        self._functions = FunctionWrappers(_MODULE)
+        self._torch_functions = FunctionWrappers("torch")
         self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
 

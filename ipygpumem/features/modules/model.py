@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 
 MemoryKind = Literal[
     "parameters",
@@ -92,7 +92,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleTree(PlainData):
+class ModuleTree(Serializable):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:

@@ -69,7 +69,7 @@ class FailedAllocationObserver:
 
     def add_error(self, error: Any) -> None:
         """Record the error of a cell if it is an out-of-memory error that the allocator backend did not report."""
-        torch = pytorch.started()
+        torch = pytorch.initialized_torch()
         if torch is None or self._is_listening or not is_instance(error, torch.cuda.OutOfMemoryError):
             return
         text = str(error)
@@ -220,7 +220,7 @@ class OomRecording:
     def resume(self) -> None:
         """Start recording if it is enabled, CUDA is initialized and no other recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
-        is_configured = self.template is not None and pytorch.started() is not None
+        is_configured = self.template is not None and pytorch.initialized_torch() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():
             return
         recorder = Recorder(self._runtime, RecordingOptions(max_entries=_MAX_EVENTS))

@@ -17,7 +17,7 @@ from ipygpumem.features.outside.model import ALLOCATOR, BEFORE_RECORDING, Memory
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, Cupti
+from ipygpumem.sources.cupti.library import ALLOCATION, KINDS, CuptiLibrary
 
 TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
 COLUMNS = 5
@@ -147,7 +147,7 @@ class LiveAllocations:
         self._replaced: dict[int, list[int]] = {}
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
 
-    def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
+    def table(self, cupti: CuptiLibrary, address: int, valid: int) -> NDArray[Any]:
         """Return the records of a completed CUPTI buffer as rows of integers."""
         records = cupti.records(address, valid)
         records = records[np.isin(records["memory"], tuple(KINDS))]
@@ -228,7 +228,7 @@ class LiveAllocations:
                 interval.move_to_pytorch(owner, nbytes)
 
 
-def _record_owner(cupti: Cupti, record: Any) -> AllocationOwner:
+def _record_owner(cupti: CuptiLibrary, record: Any) -> AllocationOwner:
     memory: Any = KINDS[int(record["memory"])]
     path = cupti.text(int(record["source"]))
     return AllocationOwner.from_path(int(record["device"]), memory, path, pooled=bool(record["async"]))
@@ -237,7 +237,7 @@ def _record_owner(cupti: Cupti, record: Any) -> AllocationOwner:
 def pytorch_segments() -> list[tuple[int, int, int]]:
     """Return ``(device, address, bytes)`` of each segment; an empty list while the program records events."""
     try:
-        if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
+        if pytorch.initialized_torch() is None or (allocator.is_recording() and not current().active_recording.running):
             return []
         return [(segment["device"], segment["address"], segment["total_size"]) for segment in allocator.segments()]
     except Exception:  # not supported by this allocator backend

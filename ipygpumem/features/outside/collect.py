@@ -16,7 +16,7 @@ from ipygpumem.features.outside.allocation_totals import AllocationOwner, Alloca
 from ipygpumem.features.outside.cupti_recorder import cupti_recorder
 from ipygpumem.features.outside.model import ALLOCATOR, LibraryMemory, OutsideMemory, PoolMemory, balance
 from ipygpumem.measurement.measurement import Measurement
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
@@ -70,7 +70,7 @@ class OutsideCollector(Collector):
             with contextlib.suppress(Exception):
                 cupti_recorder().release()
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
         """Return the report with the memory outside PyTorch by library for each device."""
         libraries, notes = [], []
         confidence = self._confidence()

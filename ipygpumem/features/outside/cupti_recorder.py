@@ -27,10 +27,10 @@ from ipygpumem.features.outside.allocation_totals import (
     RecordingInterval,
     pytorch_segments,
 )
-from ipygpumem.measurement.observers import ProfilerObservers, profiling
+from ipygpumem.measurement.observers import ProfilerObservers, is_profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.cupti.buffers import ActivityBuffers
-from ipygpumem.sources.cupti.library import Cupti
+from ipygpumem.sources.cupti.library import CuptiLibrary
 
 _DELAY_NS = 100_000_000
 """Delay before records are processed. A record is written when a call ends, but its timestamp is the call's start."""
@@ -47,7 +47,7 @@ class CuptiRecorder:
         self._forked = False
         self._users = 0
         self._intervals: list[RecordingInterval] = []
-        self._sources: tuple[Cupti, ActivityBuffers] | None = None
+        self._sources: tuple[CuptiLibrary, ActivityBuffers] | None = None
         self._recording = False
         self._pauses = 0.0
         self._paused_at: float | None = None
@@ -67,11 +67,11 @@ class CuptiRecorder:
             return str(error)
         return self._failed
 
-    def _prepare(self) -> tuple[Cupti, ActivityBuffers]:
+    def _prepare(self) -> tuple[CuptiLibrary, ActivityBuffers]:
         if self._forked:
             raise CuptiError("allocations cannot be recorded in a forked process")
         if self._sources is None:
-            self._sources = Cupti(), ActivityBuffers.shared()
+            self._sources = CuptiLibrary(), ActivityBuffers.shared()
             os.register_at_fork(after_in_child=self._forget)
         return self._sources
 
@@ -99,7 +99,7 @@ class CuptiRecorder:
         self._live, self._pending = LiveAllocations(), _EMPTY
         self._observers = current().state(ProfilerObservers)
         self._observers.add(self.pause, self.resume)
-        self._paused_at = time.perf_counter() if profiling() else None
+        self._paused_at = time.perf_counter() if is_profiling() else None
         if self._paused_at is None:
             self._start_cupti()
         atexit.register(self.close)

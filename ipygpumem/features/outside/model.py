@@ -19,7 +19,7 @@ from typing import Literal
 
 from ipygpumem.core.reading import Accuracy
 from ipygpumem.core.report import DeviceReport
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.text import printable
 
 _MAX_LENGTH = 80
@@ -130,7 +130,7 @@ class PoolMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideMemory(PlainData):
+class OutsideMemory(Serializable):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:

@@ -14,7 +14,7 @@ from ipygpumem.core.tables import Table, TableRepr
 from ipygpumem.core.units import many
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.features.processes.table import processes_table
-from ipygpumem.measurement.plan import Collector, Outcome
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.device_monitor import DeviceMonitor
@@ -125,7 +125,7 @@ class ProcessesCollector(Collector):
     def __init__(self, *, unchanged: bool) -> None:
         self._unchanged = unchanged
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
         """Compare NVML's process lists in the two readings and add the changes to the report."""
         monitor = current().monitor
         if not self._unchanged and all(

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
 from ipygpumem.core.report import DeviceReport
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceProcesses(PlainData):
+class DeviceProcesses(Serializable):
     """Processes on one device. Sizes are in bytes.
 
     Attributes:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
-from ipygpumem.core.files import check_ending, check_path, replacing
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.files import atomic_write, check_ending, check_path
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.core.report import Report
-from ipygpumem.measurement.plan import Collector, Outcome
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement
 
 if TYPE_CHECKING:
     from ipygpumem.features.profile.model import CategoryPeak, ProfileSummary
@@ -86,7 +86,7 @@ class ProfileCollector(Collector):
         """Stop the profiler. This method is called as soon as the measured code ends."""
         self._session.stop()
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
         """Write the files and return the report with a summary of the profile."""
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
@@ -114,7 +114,7 @@ class ProfileCollector(Collector):
         return {"trace_size": self._session.write(path), "trace": str(path)}
 
     def _write_timeline(self, path: Path) -> dict[str, Any]:
-        with gc_paused():
+        with pause_gc():
             timelines, unknown_reason = self._read_timelines()
         if not timelines:
             problem = "nothing was allocated or freed by the profiled thread"
@@ -127,7 +127,7 @@ class ProfileCollector(Collector):
         if self._session.interrupted_after is not None:
             notes.append("The profile ended when the code started its own profiler.")
         page = timeline_page(timelines, path.name, notes).encode("utf-8")
-        with replacing(path, "the timeline ") as file:
+        with atomic_write(path, "the timeline ") as file:
             file.write(page)
         self.timelines = timelines
         return {

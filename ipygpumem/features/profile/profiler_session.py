@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
-from ipygpumem.core.files import replacing
-from ipygpumem.core.introspection import attempt, gc_paused
-from ipygpumem.measurement.observers import ProfilerObservers, profiling
+from ipygpumem.core.files import atomic_write
+from ipygpumem.core.introspection import attempt, pause_gc
+from ipygpumem.measurement.observers import ProfilerObservers, is_profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -83,7 +83,7 @@ class ProfilerSession:
         session = current().state(_ActiveSession).session
         if session is not None:
             return None if session._thread == threading.get_ident() else _BUSY
-        return _BUSY if profiling() or _is_warming_up(torch) else None
+        return _BUSY if is_profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:
         """Start the profiler; raise `RecordingError` if it cannot be started."""
@@ -129,8 +129,8 @@ class ProfilerSession:
             return
         began = time.perf_counter()
         try:
-            with gc_paused():
-                if pytorch.started() is None:
+            with pause_gc():
+                if pytorch.initialized_torch() is None:
                     self._profile.profiler.use_device = None  # waiting for a device would initialize CUDA
                 self._profile.stop()
             self.result = self._profile.profiler.kineto_results
@@ -161,7 +161,7 @@ class ProfilerSession:
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:
-            with replacing(path, "the trace ", RecordingError) as file:
+            with atomic_write(path, "the trace ", RecordingError) as file:
                 _write_trace(self._profile.profiler, path, file)
                 return file.tell()
         except RuntimeError as error:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.report import Report
-from ipygpumem.core.serialization import DataReader, PlainData, check_schema, mapping
+from ipygpumem.core.serialization import DataclassReader, Serializable, check_schema, mapping
 from ipygpumem.features.lines.model import AllocationSite
 
 SCHEMA = 1  # schema version of the JSON data that `RankResult.to_dict` returns
@@ -32,7 +32,7 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class RankInfo(PlainData):
+class RankInfo(Serializable):
     """Identity of the process that wrote a report. Unknown values are None.
 
     Attributes:
@@ -82,7 +82,7 @@ class RankPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class RankResult(PlainData):
+class RankResult(Serializable):
     """The result of one rank or engine.
 
     Attributes:
@@ -117,10 +117,10 @@ class RankResult(PlainData):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON data without the report's lines and modules, which can be large."""
         report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
-        return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
+        return {"schema": SCHEMA, "report": report, **Serializable.to_dict(self)}
 
 
-_READER = DataReader({"AllocationSite": AllocationSite})
+_READER = DataclassReader({"AllocationSite": AllocationSite})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:

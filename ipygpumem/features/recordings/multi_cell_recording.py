@@ -10,7 +10,7 @@ from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.measurement import notebook_sources
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.recorder import CellInfo, Recorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
@@ -54,7 +54,7 @@ class MultiCellRecording(Collector):
         if filename is not None and text is not None:
             self._sources[filename] = text
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (unused)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (unused)
         """Add a note to the report if a recording is running or has ended early."""
         if self.recorder is None:
             return report

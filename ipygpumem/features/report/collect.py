@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipygpumem.core.report import Report
-from ipygpumem.measurement.plan import Collector, Outcome, with_notes
+from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.runtime import Runtime
 
 _PROBLEMS = {
@@ -31,7 +31,7 @@ class AccuracyNotesCollector(Collector):
         self._modes: dict[str, str] = {}
         self._noted: set[tuple[str, str]] = set()
 
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+    def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
         """Add a note for each device whose readings are less accurate than in the previous report."""
         baseline = self._runtime.baseline
         at_baseline = {} if baseline is None else baseline.reading.devices

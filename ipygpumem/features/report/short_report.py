@@ -176,7 +176,7 @@ def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
     sampled, peak = device.sampled, device.outside_peak
     if peak is None:
         return
-    if sampled is None or peak == device.accounted:
+    if sampled is None or peak == device.accounting_bound:
         text = f"at least {signed(peak)} (from NVML's accounting mode)"
     else:
         owner = "this process or one that has ended" if device.process_wide else "this process or another"

@@ -102,7 +102,7 @@ def _device_table(device: DeviceReport) -> Table:
     )
     notes = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
     if device.outside_peak is not None:
-        sampled = None if device.outside_peak == device.accounted else device.sampled
+        sampled = None if device.outside_peak == device.accounting_bound else device.sampled
         time = "" if sampled is None else f", at {duration(sampled.seconds)}"
         notes.append(f"at least{time}: {grades['outside_peak'].reason}")
     return Table(device.name, ("change", "peak", "now"), rows, tuple(notes))

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path, import_library, replacing
+from ipygpumem.core.files import atomic_write, check_path, import_library
 from ipygpumem.core.text import csv_text
 from ipygpumem.snapshot.model.columns import ACTIONS
 from ipygpumem.snapshot.model.segment_history import AllocatorState
@@ -101,7 +101,7 @@ def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: 
             name: arrow.array(values.tolist(), texts) if values.dtype == object else values
             for name, values in columns.items()
         }
-        with replacing(target) as file:
+        with atomic_write(target) as file:
             parquet.write_table(arrow.table(table), file, dictionary_pagesize_limit=1 << 30, store_schema=False)
     except MemoryError:
         raise OptionError(f"{target} was not written: not enough memory; use CSV instead") from None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.cells import FOREVER, Intervals
 from ipygpumem.snapshot.model.columns import Action, IndexByValue
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
@@ -19,7 +19,7 @@ _UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Annotation(PlainData):
+class Annotation(Serializable):
     """An annotated region. Its bounds are in microseconds since the Unix epoch, or None if they were not recorded.
 
     Attributes:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
@@ -17,7 +17,7 @@ _KERNEL = re.compile(r"ipykernel_\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Change(PlainData):
+class Change(Serializable):
     """Change in a group of live allocations between two points in time, as requested bytes and numbers of blocks."""
 
     label: str
@@ -43,7 +43,7 @@ class Change(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Diff(PlainData):
+class Diff(Serializable):
     """Changes between two points in time, at which ``before`` and ``after`` are the requested bytes.
 
     Attributes:

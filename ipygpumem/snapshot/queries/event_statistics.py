@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.text import clip
 from ipygpumem.snapshot.model.columns import Action, Trace
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
@@ -25,7 +25,7 @@ SHORT_LIVED = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Churn(PlainData):
+class Churn(Serializable):
     """Totals for a group of allocations in a range of events.
 
     Attributes:
@@ -41,7 +41,7 @@ class Churn(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class CudaCallCounts(PlainData):
+class CudaCallCounts(Serializable):
     """Numbers of CUDA calls in a range of events, and the total sizes that they allocated, freed, mapped and unmapped.
 
     Attributes:
@@ -62,7 +62,7 @@ class CudaCallCounts(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class RegionRepetition(PlainData):
+class RegionRepetition(Serializable):
     """One repetition of an annotated region.
 
     Attributes:

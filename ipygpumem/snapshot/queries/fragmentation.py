@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import Ints
@@ -36,7 +36,7 @@ class AllocationFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragmentation(PlainData):
+class Fragmentation(Serializable):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
@@ -136,7 +136,7 @@ def _derived_free_blocks(settings: AllocatorSettings, state: AllocatorState, *, 
 
 
 @dataclass(frozen=True, slots=True)
-class OomAnalysis(PlainData):
+class OomAnalysis(Serializable):
     """Analysis of a failed allocation.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -45,7 +45,7 @@ class LiveSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestedBytesPeak(PlainData):
+class RequestedBytesPeak(Serializable):
     """Maximum of the requested bytes of a device.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.replay.address_ranges import overlap, union
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class UnusedMemory(PlainData):
+class UnusedMemory(Serializable):
     """Reserved memory that contains no requested bytes, at the peak of reserved memory. Sizes are in bytes.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 
 FITS, FITS_AFTER_RELEASE, DOES_NOT_FIT = "fits", "after release", "does not fit"
 
@@ -15,7 +15,7 @@ class PredictionFailedError(SnapshotError):
 
 
 @dataclass(frozen=True, slots=True)
-class UnmatchedAllocations(PlainData):
+class UnmatchedAllocations(Serializable):
     """Allocations of one line that exist in only some of the recordings.
 
     Attributes:
@@ -31,7 +31,7 @@ class UnmatchedAllocations(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationDeviation(PlainData):
+class AllocationDeviation(Serializable):
     """An allocation whose predicted requested size differs from the recorded one."""
 
     line: str
@@ -40,7 +40,7 @@ class AllocationDeviation(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation(PlainData):
+class Deviation(Serializable):
     """Differences between a prediction and a recording of the same size.
 
     Attributes:
@@ -69,7 +69,7 @@ class Deviation(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionPiece(PlainData):
+class PredictionPiece(Serializable):
     """Range of sizes of the step in which the peak occurs at the same event.
 
     Attributes:
@@ -88,7 +88,7 @@ class PredictionPiece(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction(PlainData):
+class Prediction(Serializable):
     """Memory of a step at one size in bytes, including everything that exists before the step.
 
     If the step is repeated, these are the highest values of several consecutive runs.

@@ -51,7 +51,7 @@ _REASONS = {
 }
 
 
-class Cupti:
+class CuptiLibrary:
     """The CUPTI library loaded by PyTorch. Raises `CuptiError` if it is missing or too old, or a call fails."""
 
     def __init__(self, library: Any | None = None) -> None:
@@ -96,7 +96,10 @@ class Cupti:
         return timestamp.value
 
     def records(self, address: int, valid: int) -> NDArray[Any]:
-        """Return a copy of the records in a completed buffer as an array of `RECORD`."""
+        """Return a copy of the memory records in a completed buffer as a one-dimensional array of dtype `RECORD`.
+
+        ``valid`` is the number of bytes that contain records. Raises `CuptiError` if the records are too short.
+        """
         stride = self._stride(address, valid)
         if not stride:
             return np.zeros(0, dtype=RECORD)

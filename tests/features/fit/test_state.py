@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import ipygpumem
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import gc_paused
+from ipygpumem.core.introspection import pause_gc
 from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.measurement.allocation_history import AllocationHistory
 from ipygpumem.measurement.runtime import current
@@ -505,7 +505,7 @@ def test_interrupt_during_garbage_collection(allocations, default_handler, dry):
         if len(batches) == 2:
             InterruptingCycle()
 
-    with gc_paused(), pytest.raises(KeyboardInterrupt) as raised:  # there are no automatic collections
+    with pause_gc(), pytest.raises(KeyboardInterrupt) as raised:  # there are no automatic collections
         ipygpumem.fit(step, SIZES, **dry)
     assert "collect_garbage" in [entry.name for entry in raised.traceback]
     assert batches == []

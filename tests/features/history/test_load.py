@@ -44,7 +44,7 @@ def error_message(path):
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
-            "the data has schema 2; this version supports at most 1: upgrade ipygpumem",
+            "the data has schema version 2, but this version of ipygpumem supports at most 1: upgrade ipygpumem",
         ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a string, not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not allowed"),

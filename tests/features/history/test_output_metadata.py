@@ -101,7 +101,10 @@ def test_mime_type():
         ({"schema": 1, "devices": {}}, "the summary contains no devices"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),
         ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a string, not an integer"),
-        ({"schema": 99}, "the data has schema 99; this version supports at most 1: upgrade ipygpumem"),
+        (
+            {"schema": 99},
+            "the data has schema version 99, but this version of ipygpumem supports at most 1: upgrade ipygpumem",
+        ),
         ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds is -1.0, but must not be negative"),
         ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell is -1, but must not be negative"),
         ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "devices.cuda:0.seconds is null, not a number"),

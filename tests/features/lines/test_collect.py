@@ -273,7 +273,7 @@ def test_reason_for_missing_lines(gpu):
             gpu.free(gpu.alloc(MIB))
     assert m.report.lines == ()
     assert m.report.notes == (
-        "no lines in this report: the ring buffer dropped the events of 4 allocations: raise max_entries",
+        "no lines in this report: the ring buffer dropped the events of 4 allocations: increase max_entries",
     )
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)

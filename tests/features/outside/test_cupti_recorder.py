@@ -375,7 +375,7 @@ SHUTDOWN = f"""
 import os, signal, sys, threading
 sys.path[:0] = {sys.path!r}
 from fakes.cupti import FakeCupti
-from ipygpumem.sources.cupti.library import Cupti
+from ipygpumem.sources.cupti.library import CuptiLibrary
 from ipygpumem.features.outside import cupti_recorder as outside
 for number, end in enumerate(sys.argv[1:]):  # a process for each, without repeated imports
     child = os.fork()
@@ -387,7 +387,7 @@ for number, end in enumerate(sys.argv[1:]):  # a process for each, without repea
 else:
     sys.exit()
 cupti = FakeCupti()
-outside.Cupti = lambda: Cupti(cupti)
+outside.CuptiLibrary = lambda: CuptiLibrary(cupti)
 outside.cupti_recorder().acquire()
 interval = outside.cupti_recorder().open_interval()
 def work():

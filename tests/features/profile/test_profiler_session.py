@@ -18,7 +18,7 @@ from fakes.builds import trace_of_profiler
 from fakes.workers import exit_status_of_child
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.features.profile.profiler_session import ProfilerSession
-from ipygpumem.measurement.observers import ProfilerObservers, profiling
+from ipygpumem.measurement.observers import ProfilerObservers, is_profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -90,7 +90,7 @@ def test_profile_function_of_the_program_is_restored():
         session.start()
         session.stop()
         assert sys.getprofile() is function
-        assert not profiling(), "also with PyTorch 2.4, which then fails to stop"
+        assert not is_profiling(), "also with PyTorch 2.4, which then fails to stop"
     finally:
         sys.setprofile(previous)
 
@@ -236,7 +236,7 @@ def test_start_and_stop_failures(monkeypatch, tmp_path):
     with pytest.raises(RecordingError, match="failed to stop"):
         session.write(tmp_path / "t.json")
     original_stop()
-    assert not profiling()
+    assert not is_profiling()
 
 
 def test_full_disk_keeps_existing_file(session, tmp_path, monkeypatch):

@@ -78,21 +78,21 @@ def test_failed_cell_with_notes():
             RecordingInfo("/data/x.pickle", 1 << 20, 10, 1234),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; "
-                "the ring buffer dropped the events of 1,234 allocations: raise --max-entries"
+                "the ring buffer dropped the events of 1,234 allocations: increase --max-entries"
             ),
         ),
         (
             RecordingInfo("/data/x.pickle", 1 << 20, 10, 5, own=False),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; the ring buffer dropped the events of 5 allocations: "
-                "raise max_entries of your own recording; taken from the recording that was already running"
+                "increase max_entries of your own recording; copied from the recording that was already running"
             ),
         ),
         (
             RecordingInfo("/data/x.pickle", 1 << 20, 10, None, own=False),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; it is unknown whether the ring buffer dropped events; "
-                "taken from the recording that was already running"
+                "copied from the recording that was already running"
             ),
         ),
         (RecordingInfo(None, error="the snapshot x was not written: full"), "the snapshot x was not written: full"),

@@ -30,7 +30,7 @@ def library():
 
 
 def start_library(library):
-    session = cupti.Cupti(library)
+    session = cupti.CuptiLibrary(library)
     session.start(ActivityBuffers.shared())
     return session
 
@@ -91,7 +91,7 @@ def test_records_outlive_their_buffer(library):
 @pytest.mark.parametrize("count", [1, 3])
 def test_records_of_unknown_version_raise(count):
     library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
-    session = cupti.Cupti(library)
+    session = cupti.CuptiLibrary(library)
     session.start(ActivityBuffers.shared())
     for i in range(count):
         library.write(bytes(112))
@@ -103,7 +103,7 @@ def test_records_of_unknown_version_raise(count):
 def test_cupti_before_cuda_12_8_is_too_old(library, monkeypatch):
     monkeypatch.delattr(FakeCupti, "cuptiActivityEnableAllocationSource")
     with pytest.raises(CuptiError, match="too old: it has no cuptiActivityEnableAllocationSource"):
-        cupti.Cupti(library)
+        cupti.CuptiLibrary(library)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_cupti_errors_are_one_line(library, code, words):
 
 def test_library_not_loaded(no_cupti):
     with pytest.raises(CuptiError, match="the CUPTI library is not loaded"):
-        cupti.Cupti()
+        cupti.CuptiLibrary()
 
 
 def put_maps(monkeypatch, tmp_path, line):
@@ -143,7 +143,7 @@ def put_maps(monkeypatch, tmp_path, line):
 def test_loaded_library_cannot_be_opened(monkeypatch, tmp_path, line):
     put_maps(monkeypatch, tmp_path, line)
     with pytest.raises(CuptiError, match=r"^the CUPTI library cannot be opened: ") as exc_info:
-        cupti.Cupti()
+        cupti.CuptiLibrary()
     assert "\n" not in str(exc_info.value)
 
 
@@ -152,21 +152,21 @@ def test_different_library_of_that_name(monkeypatch, tmp_path):
     put_maps(monkeypatch, tmp_path, "/opt/libcupti.so.13")
     monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: process_library)
     with pytest.raises(CuptiError, match="too old: it has no cuptiActivityEnableAllocationSource"):
-        cupti.Cupti()
+        cupti.CuptiLibrary()
 
 
 def test_systems_other_than_linux(monkeypatch):
     monkeypatch.setattr(cupti.sys, "platform", "win32")
     with pytest.raises(CuptiError, match=r"^recording with CUPTI is supported only on Linux$"):
-        cupti.Cupti()
+        cupti.CuptiLibrary()
 
 
 def test_missing_text_is_empty(library):
-    assert cupti.Cupti(library).text(0) == ""
+    assert cupti.CuptiLibrary(library).text(0) == ""
 
 
 def test_address_reused_for_another_text(library):
-    session, text = cupti.Cupti(library), ctypes.create_string_buffer(NCCL.encode(), 256)
+    session, text = cupti.CuptiLibrary(library), ctypes.create_string_buffer(NCCL.encode(), 256)
     assert session.text(ctypes.addressof(text)) == NCCL
     text.value = CTYPES.encode()
     assert session.text(ctypes.addressof(text)) == CTYPES

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.tables import Table, TableRepr
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ ChangeKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedChange(PlainData):
+class PredictedChange(Serializable):
     """A change to the program, with the predicted memory usage of the changed step.
 
     Attributes:
@@ -57,7 +57,7 @@ class ChangeCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeTrial(PlainData):
+class ChangeTrial(Serializable):
     """A run of the step with a change.
 
     Attributes:
@@ -79,7 +79,7 @@ class ChangeTrial(PlainData):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Advice(PlainData, TableRepr):
+class Advice(Serializable, TableRepr):
     """Iterable of changes that reduce the memory usage of a step.
 
     Attributes:

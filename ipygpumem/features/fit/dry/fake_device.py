@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interrupts import AllowedInterrupts, DeferredInterruptsInFiles
+from ipygpumem.core.interrupts import DeferredInterruptsInFiles, ImmediateInterrupts
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
@@ -93,7 +93,7 @@ class FakeDevice:
             stack.enter_context(grouped_copies(self._torch, self._copy))
             stack.enter_context((recurrent_on_gpu if self.native else cuda_kernels)(self._torch))
             stack.enter_context(self._dispatch_mode())
-            with AllowedInterrupts(), self._interrupts:
+            with ImmediateInterrupts(), self._interrupts:
                 yield
 
     def _add_model(self) -> None:

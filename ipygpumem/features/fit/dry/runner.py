@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
-from ipygpumem.core.introspection import collect_garbage, gc_paused, is_library_file
+from ipygpumem.core.introspection import collect_garbage, is_library_file, pause_gc
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.redaction import redact_code
 from ipygpumem.core.units import GIB, MIB, many, parse_size
@@ -179,7 +179,7 @@ class DryRunner:
             # interrupts must not prevent the restoration of PyTorch's functions
             observing, inner = observer or nullcontext(), self.context(self)
             deferred = DeferredInterrupts()
-            with deferred, gc_paused(), self._without_compilation(), self.device.running(), observing, inner:
+            with deferred, pause_gc(), self._without_compilation(), self.device.running(), observing, inner:
                 check_result(self._code.text, self._code.run(size))
         except Exception as error:
             reason = _reason(error)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.files import atomic_write, check_path
 from ipygpumem.core.text import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
@@ -105,7 +105,7 @@ def _copy_snapshots(engines: Engines, ranks: Ranks, directory: str) -> Iterator[
 
 
 def _copy(view: Any, source: str, path: Path) -> int:
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         while chunk := view.apply_sync(_read_chunk, source, file.tell(), _CHUNK_BYTES):
             file.write(chunk)
         return file.tell()

@@ -228,7 +228,7 @@ def _should_show(ranks: Ranks, settings: Any) -> bool:
     return any(
         result.report is None
         or bool(result.peaks)
-        or any(device.moved(threshold) for device in result.report.devices.values())
+        or any(device.has_changed(threshold) for device in result.report.devices.values())
         or (not result.report.devices and abs(result.report.host.held or 0) >= threshold)
         for result in ranks.members
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB, VISIBLE, many, size
 from ipygpumem.snapshot.model.columns import Action, is_in
 from ipygpumem.snapshot.replay.run import run
@@ -29,7 +29,7 @@ _LONG_LIVED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class SuggestedChange(PlainData):
+class SuggestedChange(Serializable):
     """A change to the time at which the blocks of a line of code are allocated or freed, or to the sizes of blocks.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
 from ipygpumem.snapshot.replay.blockers.unmapped_pages import blocks_to_unmap
@@ -26,7 +26,7 @@ _MAX_CHOICES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksToFree(PlainData):
+class BlocksToFree(Serializable):
     """Blocks in use whose release, as a replay shows, would have made room for a request in the existing memory.
 
     The set is the smallest one, in bytes, for requests that a replay serves as the search assumes. For files with very

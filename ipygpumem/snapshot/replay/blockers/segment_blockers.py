@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.serialization import PlainData
+from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries.groups import label_rows
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockingLine(PlainData):
+class BlockingLine(Serializable):
     """A line of code whose blocks are in partly used segments. Sizes are in bytes.
 
     Attributes:
@@ -45,7 +45,7 @@ class BlockingLine(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentBlockers(PlainData):
+class SegmentBlockers(Serializable):
     """Blocks in use and free memory, in bytes, before a request that failed or was served from a new segment.
 
     Attributes:

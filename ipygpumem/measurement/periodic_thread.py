@@ -13,7 +13,7 @@ _MIN_POLL = 0.05  # shortest interval in seconds at which a paused thread checks
 _JOIN_TIMEOUT = 2.0
 
 
-class WorkerThread:
+class PeriodicThread:
     """Thread that calls ``work`` periodically.
 
     The first call to `start` creates the thread. The thread ends on `close`, or `IDLE_SECONDS` after `pause`, and a

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.workers import exit_status_of_child
-from ipygpumem.measurement import worker_thread as module
-from ipygpumem.measurement.worker_thread import WorkerThread
+from ipygpumem.measurement import periodic_thread as module
+from ipygpumem.measurement.periodic_thread import PeriodicThread
 
 NAME = "ipygpumem-test"
 
@@ -22,7 +22,7 @@ def make():
     workers = []
 
     def build(work):
-        workers.append(WorkerThread(NAME, work))
+        workers.append(PeriodicThread(NAME, work))
         return workers[-1]
 
     yield build
@@ -151,9 +151,9 @@ def test_forked_child_does_not_change_the_thread(make):
 
 def test_process_ends_while_the_worker_runs():
     code = (
-        "from ipygpumem.measurement.worker_thread import WorkerThread\n"
+        "from ipygpumem.measurement.periodic_thread import PeriodicThread\n"
         "import time\n"
-        "worker = WorkerThread('x', lambda: time.sleep(0.001))\n"
+        "worker = PeriodicThread('x', lambda: time.sleep(0.001))\n"
         "worker.start(0, 0.001)\n"
         "time.sleep(0.1)\n"
     )
