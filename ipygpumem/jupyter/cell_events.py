@@ -35,13 +35,17 @@ from ipygpumem.measurement.plan import Plan
 
 @dataclass(slots=True, eq=False)
 class RunningCell:
-    """A cell that is running. It holds no strong references to the user's objects.
+    """Cell that is running. The object holds no strong references to the user's objects.
 
     Attributes:
+        shell: IPython shell that runs the cell.
         info: Weak reference to IPython's ExecutionInfo object.
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
+        measurement, plan: Open measurement of the cell, and its plan; None if the cell is not measured.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
+        live: Live display of the cell; None if there is none.
+        began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the
             magic is not used.
@@ -104,7 +108,7 @@ class RunningCells:
         self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
     def outermost(self) -> RunningCell | None:
-        """Return the outermost cell of the current thread or, if this thread is running no cell, of another thread."""
+        """Return the outermost cell of this thread or, if it runs no cell, of another thread; None if no cell runs."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
@@ -163,7 +167,11 @@ class RunningCells:
 
 
 class CellHooks:
-    """Functions called before (with ExecutionInfo) and after (with ExecutionResult) each cell of one shell."""
+    """Callbacks for the cells of one shell.
+
+    ``before`` is called with the ExecutionInfo object before each cell, and ``after`` with the ExecutionResult object
+    after each cell. ``stacks`` contains the running cells by thread identifier.
+    """
 
     def __init__(
         self, shell: Any, before: Callable[[Any], None], after: Callable[[Any], None], stacks: Mapping[int, Any]

@@ -19,7 +19,14 @@ from ipygpumem.features.holders.command import HolderBaselines
 from ipygpumem.features.oom.observer import OomRecording
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.jupyter.cell_events import CellHooks, RunningCell, RunningCells
-from ipygpumem.jupyter.cell_report import CellOptions, OomPanel, ReportPresenter, fail_cell, guarded, one_line_traceback
+from ipygpumem.jupyter.cell_report import (
+    CellOptions,
+    OomPanel,
+    ReportPresenter,
+    fail_cell,
+    one_line_traceback,
+    print_exceptions,
+)
 from ipygpumem.jupyter.display import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
@@ -42,7 +49,7 @@ class CellMeasurements:
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
         self.numbers = ExecutionCounts(shell)
         self.baselines = HolderBaselines(runtime)
-        self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.known))
+        self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.by_filename))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self._has_metadata = False
         self.statements: set[str] = set()
@@ -54,7 +61,7 @@ class CellMeasurements:
         stack = self.running.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
-    @guarded
+    @print_exceptions
     def pre_run_cell(self, info: Any) -> None:
         """Register the cell that IPython is about to run, and start measuring it unless it runs inside another cell."""
         if self._runtime.forked:
@@ -138,7 +145,7 @@ class CellMeasurements:
         cell.abandon()
         self._end_live(cell)
 
-    @guarded
+    @print_exceptions
     def post_run_cell(self, result: Any) -> None:
         """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
@@ -203,7 +210,7 @@ class CellMeasurements:
     def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
         filename, text = cell.code or (None, raw)
         filename = filename or self.numbers.filename(raw, cell.number, self.statements)
-        sources, numbers, block = notebook_sources(), self.numbers.known(), None
+        sources, numbers, block = notebook_sources(), self.numbers.by_filename(), None
         if filename is not None:
             sources[filename] = text  # the text as written by the user, not the call that replaced %%gpumem
             block = (filename, 1, len(text.splitlines()), "")
@@ -212,7 +219,10 @@ class CellMeasurements:
         return MeasurementLabel(raw, cell.number, cell.cell_id, filename), MeasuredCode(sources, numbers, block)
 
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
-        """Call ``run``, show the report, and return ``(value, report)``. Exceptions that ``run`` raises propagate."""
+        """Measure a call to ``run``, show the report, and return a tuple of the result of the call and the report.
+
+        Exceptions raised by ``run`` propagate. The report is None if it could not be created.
+        """
         __tracebackhide__ = True
         outer = self._magics.claim_cell()
         options.plan.collectors += self.presenter.collectors(requested=True)
@@ -234,7 +244,7 @@ class CellMeasurements:
             raise one_line_traceback(finished.error)
         return value, None if finished is None else finished.report
 
-    @guarded
+    @print_exceptions
     @preserve_shown_warnings()
     def _end_statement(
         self, measurement: Measurement, options: CellOptions, outer: RunningCell | None, success: bool
@@ -243,7 +253,7 @@ class CellMeasurements:
             sources = notebook_sources()
             if outer is not None and outer.reported:  # the file name of the statement differs from that of the cell
                 sources.pop(calling_cell() or "", None)
-            return MeasuredCode(sources, self.numbers.known())
+            return MeasuredCode(sources, self.numbers.by_filename())
 
         number, cell_id = (None, None) if outer is None else (outer.number, outer.cell_id)
         label = MeasurementLabel(options.code, number, cell_id)
@@ -261,7 +271,7 @@ class CellMeasurements:
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
                 label = MeasurementLabel(cell.raw, cell.number, cell.cell_id)
-                code = functools.partial(MeasuredCode, notebook_sources(), self.numbers.known())
+                code = functools.partial(MeasuredCode, notebook_sources(), self.numbers.by_filename())
                 finished = plan.finish(measurement, label, success=None, code=code)
                 report = None if finished is None else finished.report
                 if report is not None and report.recording is not None:

@@ -38,7 +38,7 @@ class _PrintedErrors(set[str]):
     """Error messages that have been printed in this process."""
 
 
-def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
+def print_exceptions(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
     """Wrap an IPython callback so that it prints exceptions instead of raising them. Each message is printed once."""
 
     @functools.wraps(callback)
@@ -59,7 +59,15 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True)
 class CellOptions:
-    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``, and the source text of the cell or statement."""
+    """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
+
+    Attributes:
+        quiet: Whether to show no report.
+        variable: Name of the variable in which to store the report, if any.
+        table: Whether to show the full memory breakdown.
+        view: Whether to show the snapshot below the report.
+        code: Source text of the cell or statement.
+    """
 
     plan: Plan
     quiet: bool = False
@@ -70,7 +78,7 @@ class CellOptions:
 
 
 class ReportPresenter:
-    """Display of the reports of one shell.
+    """Presenter that displays the reports of one shell.
 
     Attributes:
         send: Function that sends a report from an ipyparallel engine to the client, which displays it. None if this
@@ -100,13 +108,16 @@ class ReportPresenter:
         return self._default_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """Return the collectors of every plan. A requested report always mentions the previous run of the cell."""
+        """Return the collectors that all plans contain.
+
+        If ``requested`` is true, the report always mentions the previous run of the cell.
+        """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]
         history = HistoryCollector(lambda: self._magics.min_change, always=requested)
         return (*recording, self._modes, history)
 
-    @guarded
+    @print_exceptions
     def present(
         self,
         report: Report,
@@ -224,7 +235,11 @@ def one_line_traceback(error: _Error) -> _Error:
 
 
 class OomPanel:
-    """Panel that explains the failed allocations in a cell. ``report``: The cell's report, if shown with the panel."""
+    """Panel that explains the failed allocations in a cell.
+
+    Attributes:
+        report: Report of the cell, if it is shown with the panel.
+    """
 
     def __init__(self, magics: Notebook, recording: OomRecording) -> None:
         self._magics = magics

@@ -18,7 +18,12 @@ from ipygpumem.jupyter.options import CELL, STATEMENT
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 _INDENT = 30
 COMMANDS = (
-    Command("on", "report on cells changing memory usage", (HELP,), lambda notebook, _: notebook.set_reports(on=True)),
+    Command(
+        "on",
+        "show a report below each cell that changes memory usage",
+        (HELP,),
+        lambda notebook, _: notebook.set_reports(on=True),
+    ),
     Command("off", "show only requested reports", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
@@ -90,7 +95,7 @@ _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
 def candidates(line: str) -> list[str] | None:
-    """Return the completions of the last argument of a line, or None if it cannot be completed."""
+    """Return the completions of the last argument of a line, or None if there are none for this line."""
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None

@@ -58,7 +58,7 @@ class DisplayMixin:
     shell: Any
 
     def print(self, *lines: str) -> None:
-        """Print lines of text."""
+        """Print lines of text. Control characters are replaced with question marks."""
         if lines:
             print(*(printable(line) for text in lines for line in text.split("\n")), sep="\n")  # noqa: T201 (its purpose)
 
@@ -79,7 +79,7 @@ class DisplayMixin:
         self.publish(bundle, output_metadata(report), display_id)
 
     def show_tables(self, tables: list[Table]) -> None:
-        """Display tables."""
+        """Display tables as text and HTML."""
         self.publish(tables_bundle(tables))
 
     def show_object(self, value: Any) -> None:
@@ -112,7 +112,7 @@ class DisplayMixin:
             self.publish({"text/plain": text})
 
 
-def captured(request: str | None) -> bool:
+def is_captured(request: str | None) -> bool:
     """Return whether an ``ipywidgets.Output`` captures the output of the execution request with this message ID.
 
     Such a widget captures all output of the request, including output from other threads. During this time, front ends
@@ -154,7 +154,7 @@ class ClearOutputTracker:
 
         def clear_output(wait: bool = False, **options: Any) -> Any:
             request = self._request()
-            if captured(request):
+            if is_captured(request):
                 return clear(wait, **options)
             for listener in tuple(self.listeners):
                 listener(request)
@@ -171,7 +171,7 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a ``clear_output`` call of this cell is still pending, and set `waiting` to False."""
+        """Return whether a ``clear_output`` call of the cell with this result is pending. Set `waiting` to False."""
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()
         self._set(waiting=False)

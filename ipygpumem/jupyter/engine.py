@@ -1,4 +1,7 @@
-"""Code on an ipyparallel engine. Reports are sent before the execution reply and survive a crash of the engine."""
+"""Functions that run on an ipyparallel engine and send its reports to the client.
+
+Each report is sent before the execution reply, so that it is not lost if the engine crashes later.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,12 @@ from ipygpumem.measurement.runtime import current
 
 
 class _EngineState:
-    """State of the engine in this process. ``shell`` is None while the engine is not monitored."""
+    """State of the engine in this process.
+
+    Attributes:
+        shell: IPython shell of the engine; None while the engine is not monitored.
+        loaded_by_join: Whether `join` has loaded the extension.
+    """
 
     def __init__(self) -> None:
         self.shell: Any = None
@@ -43,7 +51,10 @@ class _EngineState:
 
 
 def join(number: int) -> None:
-    """Load the extension and send reports to the client. Without a launcher, the engine ID ``number`` is the rank."""
+    """Load the extension and start sending reports to the client.
+
+    ``number`` is the engine ID, which is used as the rank if no launcher has set the rank.
+    """
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)

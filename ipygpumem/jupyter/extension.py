@@ -1,4 +1,4 @@
-"""Functions that load and unload the extension."""
+"""Loading and unloading of the extension."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OBSERVED = ["preload", "devices", "oom_snapshot", "log", "outside"]
 
 
 class _Extension:
-    """The extension in one shell. `remove` undoes its changes to the shell."""
+    """Extension loaded into one shell. `remove` undoes its changes to the shell."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell

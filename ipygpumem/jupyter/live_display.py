@@ -16,7 +16,7 @@ from typing import Any
 
 from ipygpumem.core.reading import Reading
 from ipygpumem.features.live.monitor import Poller
-from ipygpumem.jupyter.display import ClearOutputTracker, captured, replace_method
+from ipygpumem.jupyter.display import ClearOutputTracker, is_captured, replace_method
 from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.viewer.display_target import supports_updates
@@ -60,7 +60,7 @@ class IncompleteLineTracker:
 
 
 class LiveDisplay:
-    """The live display of one cell.
+    """Live display of one cell.
 
     Attributes:
         request: Message ID of the execution request of the cell; None if the request has no header.
@@ -110,7 +110,7 @@ class LiveDisplay:
                 display_id = f"ipygpumem-{uuid.uuid4().hex}"
                 if self._send("display_data", bundle, display_id):
                     self._display_id = display_id
-                    self._misplaced = captured(self.request)
+                    self._misplaced = is_captured(self.request)
 
     def _on_clear(self, request: str | None) -> None:
         if request == self.request:
@@ -132,7 +132,7 @@ class LiveDisplay:
         publisher = self._publisher
         content = {"data": bundle, "metadata": {}, "transient": {"display_id": display_id}}
         message = publisher.session.msg(kind, content, parent=self._parent)
-        if captured(self.request):
+        if is_captured(self.request):
             return False
         publisher.session.send(publisher.pub_socket, message, ident=publisher.topic)
         return True
@@ -146,11 +146,14 @@ class LiveDisplay:
         self.line_tracker.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """Stop updates; return the display ID or None. ``waits``: Whether ``clear_output(wait=True)`` is pending."""
+        """Stop updates, and return the display ID if a report can replace the display, otherwise None.
+
+        ``waits`` states whether ``clear_output(wait=True)`` is pending.
+        """
         with self._lock:
             self._ended = True
             display_id, self._display_id = self._display_id, ""
-        if not display_id or (self._cleared and not waits) or captured(self.request):
+        if not display_id or (self._cleared and not waits) or is_captured(self.request):
             return None
         if self._misplaced:
             self.empty(display_id)
@@ -169,7 +172,11 @@ class LiveDisplay:
 
 
 class LiveDisplayUpdater:
-    """Updater of one shell's live displays from another thread. ``available``: Whether the kernel supports this."""
+    """Updater of the live displays of one shell, which runs in a separate thread.
+
+    Attributes:
+        available: Whether the kernel supports messages from another thread.
+    """
 
     def __init__(self, shell: Any, runtime: Runtime, clearing: ClearOutputTracker) -> None:
         self._shell = shell

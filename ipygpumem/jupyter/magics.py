@@ -36,7 +36,7 @@ from ipygpumem.jupyter.cell_measurements import CellMeasurements
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.commands import COMMANDS, command_error, command_help, help_text
 from ipygpumem.jupyter.display import DisplayMixin
-from ipygpumem.jupyter.namespace import compile_statement, expanded_path, function_regions, run_statement
+from ipygpumem.jupyter.namespace import compile_statement, expand_path, function_regions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.measurement.plan import Plan
@@ -57,7 +57,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
 
     def expand(self, text: str) -> str:
         """Replace each ``{name}`` in a path with the value of the variable ``name``."""
-        return expanded_path(self.shell, text)
+        return expand_path(self.shell, text)
 
     def output_path(self, text: str) -> Path:
         """Expand the path of an output file and check that the file can be written."""

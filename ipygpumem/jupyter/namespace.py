@@ -1,4 +1,4 @@
-"""Operations in the notebook's namespace: expanding paths, finding functions, running statements, numbering cells."""
+"""Functions that use the notebook's namespace or the file names of its cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
-def expanded_path(shell: Any, text: str) -> str:
+def expand_path(shell: Any, text: str) -> str:
     """Replace each ``{name}`` in a path with the value of the notebook's variable ``name``.
 
     ``{host}`` expands to the host name and ``{time}`` to the current time. If there is no variable ``rank``, then
@@ -51,7 +51,10 @@ def expanded_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile code into ``(body, last)``; ``last`` is the final expression or None. May raise ``UsageError``."""
+    """Compile a statement into ``(body, last)``, where ``last`` is the final expression or None.
+
+    Raises ``UsageError`` if the statement is invalid or contains ``await``.
+    """
     text = shell.transform_cell(statement)
     # IPython 9.16 increments its counter before it runs a cell, so use the count in the result of the running cell
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
@@ -69,7 +72,7 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
 
 
 def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
-    """Run a compiled statement and return its value."""
+    """Run a compiled statement and return the value of its final expression; None if there is none."""
     __tracebackhide__ = True
     before, value = code
     exec(before, shell.user_ns, local_ns)  # noqa: S102 (the statement that the user entered)
@@ -77,7 +80,10 @@ def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
 
 
 def function_regions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Return the source regions of functions not defined in ``text``. Raises `OptionError` for other objects."""
+    """Return the source regions of the functions with the given names, except those that ``text`` defines.
+
+    Raises `OptionError` if a name does not refer to a function or method written in Python.
+    """
     from ipygpumem.features.lines.source_code import SourceCode, code_object, function_region, resolve_name
 
     texts = SourceCode(notebook_sources())
@@ -127,13 +133,16 @@ class ExecutionCounts:
         if number is not None:
             self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 
-    def known(self) -> dict[str, int]:
+    def by_filename(self) -> dict[str, int]:
         """Return all known execution counts by file name."""
         numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
         return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
-        """Return a cell's file name in tracebacks, or None. ``statements`` are file names of measured statements."""
+        """Return a cell's file name in tracebacks, or None if it is unknown.
+
+        ``statements`` contains the file names of measured statements, which are not names of cells.
+        """
         # ipykernel derives the name from the text, a terminal from the number and a hash of the transformed text
         name = self._compile.get_code_name(raw, raw, number)
         if name in linecache.cache:

@@ -89,7 +89,10 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``. Reject options that would have no effect."""
+    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``.
+
+    Raises `OptionError` for an invalid option, and for an option that requires another one.
+    """
     arguments = parse_line(program, options, line)
     is_recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not is_recorded:
@@ -104,7 +107,7 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
 def split_statement(options: tuple[Option, ...], line: str, variable: re.Pattern[str] | None = None) -> tuple[str, str]:
     """Split a line into its leading options and the statement. A semicolon at the end is part of the statement.
 
-    Arguments that match ``variable`` may be between the options. They are returned at the start of the statement.
+    Arguments that match ``variable`` may precede or follow options. They are returned at the start of the statement.
     """
     text = line.rstrip("; ")
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}

@@ -49,7 +49,7 @@ def _snapshot_path(value: Any) -> str:
 
 def _log_path(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
-        raise OptionError(f"log must be a path or None, got {value!r}")
+        raise OptionError(f"log must be a path or None, not {value!r}")
     from ipygpumem.features.history.load import ReportLog  # on first use, to save memory
 
     try:
@@ -62,7 +62,7 @@ _SIZE = "a size such as '4 MiB', or a number of bytes"
 
 
 class Settings(Configurable):
-    """Settings of the extension."""
+    """Configurable settings of the extension. ``%config GPUMem`` lists them."""
 
     preload = Enum(
         ["kernels", "context", "off"],

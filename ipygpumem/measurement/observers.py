@@ -6,9 +6,9 @@ All backward passes are started by one Python function in ``torch.autograd``, wh
 torch.profiler must not run at the same time as some collectors:
 
 * torch.profiler and the collector of memory outside PyTorch cannot share CUPTI's activity buffers. A profiler receives
-  no records if it starts while such a collector is running (observed with torch 2.11 and CUPTI 13.0).
+  no records if it starts while such a collector is running (observed with PyTorch 2.11 and CUPTI 13.0).
 * Preparing a second profiler ends the first profiler, whose result is then empty. If the second profiler runs in
-  another thread, the process crashes when the first profiler stops (observed with torch 2.13).
+  another thread, the process crashes when the first profiler stops (observed with PyTorch 2.13).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class CounterReading:
         return self.reserved - self.allocated + self.freed
 
 
-class ReservedCurve:
+class ReservedMemoryCurve:
     """Reserved memory over time, computed backwards from the end of a recording.
 
     PyTorch records the allocation of a segment after cudaMalloc has returned, and the free of a segment before calling
@@ -107,7 +107,10 @@ class ReservedCurve:
 
 
 def reserved_bound(
-    peak: int | None, readings: Sequence[CounterReading] = (), usage: ReservedCurve | None = None, epoch: float = 0.0
+    peak: int | None,
+    readings: Sequence[CounterReading] = (),
+    usage: ReservedMemoryCurve | None = None,
+    epoch: float = 0.0,
 ) -> Callable[[float, float], int | None]:
     """Return a function that returns an upper bound on reserved memory between two times, or None if none is known.
 

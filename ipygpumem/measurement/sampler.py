@@ -21,7 +21,7 @@ from ipygpumem.core.report import PeakCounters
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside, max_other_memory
 from ipygpumem.core.units import duration, many
 from ipygpumem.measurement.periodic_thread import PeriodicThread
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
 from ipygpumem.sources.device import Device
 
 _FIRST = 0.05
@@ -53,7 +53,7 @@ class DeviceSamples:
     problem: str = ""
     stopped: bool = False
     counters: list[CounterReading] = field(default_factory=list)
-    reserved: ReservedCurve | None = None
+    reserved: ReservedMemoryCurve | None = None
     _stored: list[Sample] = field(default_factory=list)
     _last: Sample | None = None
     _spacing: float = _MIN_SPACING
@@ -228,7 +228,7 @@ def add_reserved_usage(
         complete = index < len(dropped) and dropped[index] == 0
         if not sampled or not (trace or complete):
             continue
-        history = ReservedCurve(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
+        history = ReservedMemoryCurve(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
         for window in sampled:
             window.tracks[index].reserved = history
 

@@ -1,4 +1,4 @@
-"""Reads and analyzes PyTorch memory snapshots without importing torch, CUDA or IPython."""
+"""Read and analyze PyTorch memory snapshots without importing torch, CUDA or IPython."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 
 class EventRangeQueries(SnapshotData):
-    """The tables of a snapshot with queries about a range of events."""
+    """Base class of `Snapshot` with queries about the events in a range."""
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
-        """Return allocations made after event ``first`` and alive after event ``last`` (default: the last event)."""
+        """Return the allocations made after event ``first`` that are alive after event ``last`` (default: the last)."""
         timeline, last = self._window(first, last, device)
         return LiveSet(self, timeline, last, event_statistics.leaks(timeline, first, last))
 
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
-        """Return counts, sizes and lifetimes of allocations after event ``first`` up to event ``last``, by group."""
+        """Return the number, size and lifetimes of the allocations after event ``first`` up to ``last``, by group."""
         timeline, last = self._window(first, last, device)
         return event_statistics.churn(self, timeline, first, last, key)
 
@@ -40,7 +40,10 @@ class EventRangeQueries(SnapshotData):
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Return allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
+        """Return the allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
+
+        Returns:
+            A structured array of dtype `event_statistics.SHORT_LIVED`, with the largest allocation first.
 
         Raises:
             OptionError: The events have no timestamps.

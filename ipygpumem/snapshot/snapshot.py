@@ -44,7 +44,7 @@ class Snapshot(EventRangeQueries):
 
         Args:
             source: Path of a file, its contents as bytes, or the result of ``torch.cuda.memory._snapshot()``, which was
-                a list of segments before torch 2.0. A file is a pickle or JSON and may be compressed with gzip or xz.
+                a list of segments before PyTorch 2.0. A file is a pickle or JSON and may be compressed with gzip or xz.
             limits: Limits for reading the file.
 
         Raises:

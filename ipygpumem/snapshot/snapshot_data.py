@@ -1,4 +1,4 @@
-"""The tables of a snapshot and lookups in them."""
+"""Tables read from a snapshot file, and lookups in these tables."""
 
 from __future__ import annotations
 
@@ -28,20 +28,25 @@ if TYPE_CHECKING:
 
 
 class SnapshotData:
-    """The tables of a snapshot.
+    """Base class of `Snapshot` that contains the tables read from a file.
 
     Attributes:
         name: File name, or ``"snapshot"`` if there is no file.
-        segments: Segments of all devices at the end.
+        timelines: Events and allocations of each device, by device index.
+        segments, blocks: Segments and blocks of all devices at the end of the recording.
+        stacks: Call stacks that columns refer to by index.
         texts: Strings that columns refer to by index.
         pools: Pool IDs that columns refer to by index; ``(0, 0)`` is the default pool.
-        host: Traces of pinned host memory, which torch 2.14 and later can record. Their device index is -1.
+        host: Traces of pinned host memory, which PyTorch 2.14 and later can record. Their device index is -1.
         host_timeline: Timeline of pinned host memory; None if it was not recorded.
         own: Metadata written by the recorder of ipygpumem.
+        settings: Recorded allocator settings by name.
+        sources: Source code of the recorded cells by file name.
         regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
         verifications: Results of `replay.verification.verified` by device index.
-        zero_us: Start of the time axis in microseconds since the epoch; None to start at each device's first event.
+        zero_us: Start of the time axis in microseconds since the Unix epoch; None to start at each device's first
+            event.
     """
 
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: ReadLimits) -> None:
@@ -116,12 +121,15 @@ class SnapshotData:
         return lines[line - 1] if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """Return the label of a cell, at ``times`` if given, or the last two parts of the path of another file."""
+        """Return a short name of a source file: the label of a cell, or the end of another file's path.
+
+        If ``times`` is given, the label names only the runs of the cell at these times.
+        """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
     def clear_caches(self) -> None:
-        """Clear the caches, which is required after replacing a table."""
+        """Clear the caches. Call this method after replacing a table."""
         self._source_lines, self._histories, self.verifications = {}, {}, {}
 
     def history(self, device: int) -> SegmentHistory:

@@ -132,7 +132,7 @@ def pinned_memory(torch: Any) -> int | None:
     """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is unknown."""
     try:
         stats = torch._C._cuda_hostMemoryStats()
-        # the key is allocated_bytes in torch 2.13 and reserved_bytes in earlier versions
+        # the key is allocated_bytes in PyTorch 2.13 and reserved_bytes in earlier versions
         return int((stats.get("reserved_bytes") or stats["allocated_bytes"])["current"])
     except Exception:  # the function does not exist, or a kernel has failed
         return None

@@ -77,7 +77,7 @@ class _SnapshotPlot:
         self.snapshot, self.timeline = snapshot, timeline
         self.colors = line_colors(snapshot, timeline)
         self.sampled = sampled_curves(snapshot, timeline)
-        self.cells = snapshot.own.cells if timeline.trace.timed else ()
+        self.cells = snapshot.own.cells if timeline.trace.has_times else ()
         self.capacity = snapshot.own.device_totals.get(timeline.device)
         self.top = _TOP + (_CELLS_HEIGHT if self.cells else 0) + (_SAMPLED_HEIGHT if self.sampled else 0)
         self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
@@ -158,7 +158,7 @@ class _SnapshotPlot:
         if device_count > 1:
             device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
         length = many(len(trace), "event")
-        if trace.timed and len(trace) > 1:
+        if trace.has_times and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
         layout.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
         entries: list[LegendItem] = [(INK, f"requested ({precise_size(timeline.end_requested)} at the end)", "solid")]
@@ -194,7 +194,7 @@ class _SnapshotPlot:
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
     """Return the sampled curves of a device."""
     curves = []
-    for name, curve in snapshot.own.curves.items() if timeline.trace.timed else ():
+    for name, curve in snapshot.own.curves.items() if timeline.trace.has_times else ():
         if curve["device"] == timeline.device and curve["time_us"]:
             event = np.searchsorted(timeline.trace.time, np.asarray(curve["time_us"], np.int64), side="right") - 1
             curves.append(SampledCurve(clip(name), event, np.asarray(curve["bytes"], np.int64)))

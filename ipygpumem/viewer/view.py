@@ -52,7 +52,7 @@ class View:
         settings: str | None = None,
     ) -> None:
         check_snapshot_count(len(snapshots))
-        # shareable copies do not contain the allocator settings with which the recording was made
+        # copies without private data do not contain the allocator settings with which the recording was made
         self._replays = [None if settings is None else encode_replays(snapshot, settings) for snapshot in snapshots]
         self._snapshots = shareable_copies(snapshots, source=source, paths=paths)
         self._device = device

@@ -155,7 +155,7 @@ def write_page(
     """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
-    # shareable copies do not contain the allocator settings with which the recording was made
+    # copies without private data do not contain the allocator settings with which the recording was made
     replays = [None if settings is None else encode_replays(snapshot, settings) for snapshot in snapshots]
     exported = shareable_copies(snapshots, source=source, paths=paths)
     data = [

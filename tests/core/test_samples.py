@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.reports import MIB, before
 from ipygpumem.core.samples import NOISE, Sample, highest_outside
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
 
 NOT_OURS = 1500 - 615 - 806  # other processes and unattributed memory of `before`, in MiB
 
@@ -97,7 +97,7 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
         used=(615 + NOT_OURS + levels["torch"] + levels["outside"]) * MIB,
     )
     peak = max(reserved for _, reserved, _, _ in timeline) * MIB
-    recorded = ReservedCurve(trace, levels["torch"] * MIB, since=999.5, complete=True)
+    recorded = ReservedMemoryCurve(trace, levels["torch"] * MIB, since=999.5, complete=True)
     bounds = []
     for bound in (
         reserved_bound(peak),

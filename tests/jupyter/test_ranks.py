@@ -58,14 +58,14 @@ def test_invalid_arguments(notebook, run, line):
 
 
 def test_rank_in_path(notebook):
-    from ipygpumem.jupyter.namespace import expanded_path
+    from ipygpumem.jupyter.namespace import expand_path
 
     notebook.load()
     assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)
     current().state(FallbackRank).rank = 7
-    assert expanded_path(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
+    assert expand_path(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
-    assert expanded_path(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
-    assert expanded_path(notebook.shell, "$no_such$5_{rank}.pickle") == "$no_such$5_mine.pickle"
+    assert expand_path(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
+    assert expand_path(notebook.shell, "$no_such$5_{rank}.pickle") == "$no_such$5_mine.pickle"
     notebook.shell.user_ns["rank"] = "a{1 / 0}b"
-    assert expanded_path(notebook.shell, "x_{rank}") == "x_a{1 / 0}b", "the value of a variable is not expanded again"
+    assert expand_path(notebook.shell, "x_{rank}") == "x_a{1 / 0}b", "the value of a variable is not expanded again"

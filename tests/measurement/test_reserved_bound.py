@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedCurve, reserved_bound
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
 
 
 def event(action, size, second):
@@ -24,7 +24,7 @@ TRACE = [
 
 
 def test_usage_is_computed_backwards_from_the_end():
-    usage = ReservedCurve(TRACE, 20, since=1000, complete=True)
+    usage = ReservedMemoryCurve(TRACE, 20, since=1000, complete=True)
     assert [usage.at(1000 + at, 1000 + at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
     assert usage.upper_bound(1000 + 0.5, 1000 + 4.5) == 170
     assert usage.upper_bound(1000 + 3.5, 1000 + 4.5) == 120
@@ -36,33 +36,33 @@ def test_usage_is_computed_backwards_from_the_end():
 
 def test_segment_may_exist_while_cudamalloc_runs():
     """PyTorch records it after the call, which began after the previous event and has a maximum duration."""
-    usage = ReservedCurve(TRACE, 20, since=1000, complete=True)
+    usage = ReservedMemoryCurve(TRACE, 20, since=1000, complete=True)
     assert usage.upper_bound(1000 + 1.995, 1000 + 1.995) == 170
     assert usage.at(1000 + 1.995, 1000 + 1.995) is None
     assert usage.upper_bound(1000 + 1.98, 1000 + 1.98) == 120
-    single = ReservedCurve([event("segment_alloc", 1 << 30, 5)], 1 << 30, since=1000, complete=True)
+    single = ReservedMemoryCurve([event("segment_alloc", 1 << 30, 5)], 1 << 30, since=1000, complete=True)
     assert single.upper_bound(1000 + 4.9, 1000 + 4.9) == 1 << 30
     assert single.at(1000 + 4.8, 1000 + 4.8) == 0
 
 
 def test_segment_may_exist_while_cudafree_waits():
     """PyTorch records it before the call, which waits for the device and ends before the next event."""
-    usage = ReservedCurve(TRACE, 20, since=1000, complete=True)
+    usage = ReservedMemoryCurve(TRACE, 20, since=1000, complete=True)
     assert usage.upper_bound(1000 + 4.2, 1000 + 4.2) == 120
     assert usage.at(1000 + 4.2, 1000 + 4.2) is None
     assert usage.at(1000 + 4.41, 1000 + 4.41) == 20
-    last = ReservedCurve(TRACE[:-1], 20, since=1000, complete=True)
+    last = ReservedMemoryCurve(TRACE[:-1], 20, since=1000, complete=True)
     assert last.upper_bound(1000 + 99, 1000 + 99) == 120, "no later event proves that it was freed"
 
 
 def test_usage_before_the_recording_is_unknown():
-    assert ReservedCurve(TRACE, 20, since=1000.25, complete=True).upper_bound(1000 + 0.2, 1000 + 0.3) is None
-    incomplete = ReservedCurve(TRACE, 20, since=1000, complete=False)
+    assert ReservedMemoryCurve(TRACE, 20, since=1000.25, complete=True).upper_bound(1000 + 0.2, 1000 + 0.3) is None
+    incomplete = ReservedMemoryCurve(TRACE, 20, since=1000, complete=False)
     assert incomplete.upper_bound(1000 + 0.5, 1000 + 0.5) is None
     assert incomplete.at(1000 + 1.5, 1000 + 1.5) == 120
     assert incomplete.upper_bound(1000 + 0.9999, 1000 + 0.9999) is None
-    assert ReservedCurve([], 20, since=1000, complete=False).upper_bound(1000 + 5, 1000 + 5) is None
-    assert ReservedCurve([], 20, since=1000, complete=True).upper_bound(1000 + 5, 1000 + 5) == 20
+    assert ReservedMemoryCurve([], 20, since=1000, complete=False).upper_bound(1000 + 5, 1000 + 5) is None
+    assert ReservedMemoryCurve([], 20, since=1000, complete=True).upper_bound(1000 + 5, 1000 + 5) == 20
 
 
 def test_bound_between_readings():

@@ -52,7 +52,7 @@ def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:
 
 
 def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    info = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
+    info = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.by_filename())
     if info.path is None:
         raise RecordingError(info.error)
     notebook.print(f"ipygpumem: {info.sentence()}")

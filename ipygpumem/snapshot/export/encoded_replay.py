@@ -27,7 +27,7 @@ _CHANGE = ("event", "action", "segment", "bytes", "pool")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedReplay:
-    """The replay of a device.
+    """Replay of a device, encoded for the viewer.
 
     Attributes:
         facts: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events) and ``pools``

@@ -82,7 +82,10 @@ def event_rows(
 def write_csv(
     snapshot: SnapshotData, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write events as CSV with escaped formulas, a header if ``names``, and ``label`` in a first column if given."""
+    """Write the events of a device or of all devices as CSV. Spreadsheet formulas in texts are escaped.
+
+    If ``label`` is given, it is the first column of each row. If ``names`` is true, the first row is a header.
+    """
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (csv_text(label),)
     if names:
@@ -91,7 +94,7 @@ def write_csv(
 
 
 def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: int | None = None) -> None:
-    """Write the events of a device or of all devices as Parquet; raise `OptionError` if pyarrow is not installed."""
+    """Write the events of a device or of all devices as Parquet. Raises `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     target = check_path(path, "table", "events.parquet")
     texts = arrow.dictionary(arrow.int32(), arrow.string())  # events often have the same long texts

@@ -27,7 +27,7 @@ _CUT = "…"
 _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:\d{1,4})?")
 
 
-def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
+def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
     """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
 
     ``paths``: Whether to include the name of the snapshot file, the directories of source files, the name of the
@@ -62,8 +62,8 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
 
 
 def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True) -> list[Snapshot]:
-    """Apply `align_start_times` and `shareable` to snapshots that are displayed side by side."""
-    copies = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
+    """Apply `align_start_times` and `without_private_data` to snapshots that are displayed side by side."""
+    copies = [without_private_data(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
     if not paths and len(copies) > 1:
         for number, snapshot in enumerate(copies, 1):
             snapshot.name += f" {number}"

@@ -19,7 +19,7 @@ _INDENT = "  "
 
 
 def share(part: int, whole: int) -> str:
-    """Format ``part / whole`` as a percentage, five characters wide."""
+    """Format ``part / whole`` as a percentage with four characters, or as blanks if ``whole`` is 0."""
     return f"{part / whole:4.0%}" if whole else "    "
 
 

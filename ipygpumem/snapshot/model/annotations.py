@@ -20,11 +20,12 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Annotation(Serializable):
-    """An annotated region. Its bounds are in microseconds since the Unix epoch, or None if they were not recorded.
+    """Annotated region.
 
     Attributes:
         name: Name such as ``Optimizer.step#AdamW.step``.
         device: Index of the device that was current when the region was recorded; -1 if there was none.
+        start_us, end_us: Bounds in microseconds since the Unix epoch; None if they were not recorded.
         depth: Number of enclosing regions.
         ambiguous: Whether the region overlaps another region without being nested in it. Its bounds may then be wrong,
             because START or END entries may be missing and files do not identify the thread of an entry.
@@ -40,7 +41,13 @@ class Annotation(Serializable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnnotationTable:
-    """Annotated regions by start, as columns. The first column contains indices in ``names``; unknown times are -1."""
+    """Annotated regions as columns, ordered by start.
+
+    Attributes:
+        names: Distinct names of the regions.
+        columns: One column for each field of `Annotation`. The first contains indices into ``names``. Unknown times
+            are -1.
+    """
 
     names: tuple[str, ...]
     columns: tuple[NDArray[Any], ...]
@@ -57,14 +64,18 @@ class AnnotationTable:
         return tuple(map(Annotation, map(self.names.__getitem__, names), *columns))
 
 
-def paired(
+def pair_entries(
     names: tuple[str, ...],
     name: NDArray[np.int32],
     device: NDArray[np.int64],
     time: NDArray[np.int64],
     starts: NDArray[np.bool_],
 ) -> AnnotationTable:
-    """Pair START and END entries in any order, and return the regions between them. ``starts`` marks START entries."""
+    """Match START entries with END entries, and return the regions between them.
+
+    The arrays have one element per entry, in any order: the index of the name in ``names``, the device index, the time
+    in microseconds since the Unix epoch, and whether the entry is a START entry.
+    """
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]
     count = len(order)
@@ -104,7 +115,7 @@ def paired(
     return AnnotationTable(names, tuple(column[rows] for column in columns))
 
 
-def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
+def innermost_regions(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the index of the innermost region at each time, the latest if there are several; -1 if there is none."""
     if not annotations or not len(times):
         return np.full(len(times), -1, np.int64)
@@ -115,7 +126,7 @@ def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> 
     return np.where(times < 0, -1, Intervals(starts, ends, priorities).at(times))
 
 
-_MAX_TEXTS, _MAX_LENGTH = 5, 200  # of a label that consists of several texts
+_MAX_TEXTS, _MAX_LENGTH = 5, 200  # limits for a label that combines several texts
 
 
 def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
@@ -140,7 +151,7 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
 
 
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the index of each allocation's label, or -1 if it has no user metadata, and the list of labels."""
+    """Return the index of each allocation's label and the list of labels. The index is -1 without user metadata."""
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)
     events_of = annotate_events(timeline)

@@ -94,12 +94,12 @@ class RecorderMetadata:
 
 
 class CellLookup:
-    """Finds the cell in which an event occurred.
+    """Lookup of the cell in which an event occurred.
 
-    This is the cell that was running at the time of the event. If several cells were running (nested cells, or
-    consecutive cells in the same microsecond), it is the latest cell whose file name occurs in the call stack. File
-    names alone are ambiguous because all runs of a cell have the same file name. They are used only for blocks without
-    a timestamp and for snapshots without a list of cells.
+    An event belongs to the cell that was running at its time. If several cells were running (nested cells, or
+    consecutive cells in the same microsecond), it belongs to the latest cell whose file name occurs in the call stack.
+    File names alone are ambiguous because all runs of a cell have the same file name. They are used only for blocks
+    without a timestamp and for snapshots without a list of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:

@@ -13,7 +13,7 @@ ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
     *("oom", "snapshot", "annotate", "other"),
 )
-"""Names of the values of the ``action`` column. ``other`` stands for any action that torch 2.15 does not record."""
+"""Names of the values of the ``action`` column. ``other`` represents all actions that PyTorch 2.15 does not record."""
 
 HOST = -1  # device index of events for pinned host memory
 
@@ -37,11 +37,11 @@ class Trace:
         address: int64; 0 if the event has none.
         size: int64, size in bytes; the *requested* size for alloc and free events.
         stream: int64, the raw stream handle; 0 is the default stream.
-        time: int64, microseconds since the Unix epoch; -1 in files written by torch 2.1, which recorded no timestamps.
+        time: int64, microseconds since the Unix epoch; -1 in files written by PyTorch 2.1, which had no timestamps.
         stack: int32, index into the stack table; -1 if no stack was recorded.
         context: int32, index of the compile context in the string table; -1 if there is none.
         metadata: int32, index of the user metadata in the string table; -1 if there is none.
-        pool: int32, index into the pools; -1 if not recorded (before torch 2.12).
+        pool: int32, index into the pools; -1 if not recorded (before PyTorch 2.12).
         device_free: Free device memory in bytes at each oom event, by event index.
         out_of_order: Number of events that follow an event with a later timestamp in the file. Rows are sorted by time.
         untimed: Number of events without a timestamp. If there are any, no timestamps are used.
@@ -67,13 +67,13 @@ class Trace:
         return len(self.action)
 
     @property
-    def timed(self) -> bool:
+    def has_times(self) -> bool:
         """Whether the events have timestamps."""
         return len(self) > 0 and bool(self.time[0] >= 0)
 
     def time_of(self, event: int) -> int | None:
         """Return the timestamp of an event in microseconds since the Unix epoch, or None if it is unknown."""
-        return int(self.time[event]) if 0 <= event < len(self) and self.timed else None
+        return int(self.time[event]) if 0 <= event < len(self) and self.has_times else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
         """Return the events with one of the given actions."""
@@ -135,7 +135,7 @@ class Blocks:
 
 
 class IndexByValue(dict[Any, int]):
-    """A dict that assigns consecutive indices to keys in the order of their first use."""
+    """Dict that assigns consecutive indices to keys in the order of their first use."""
 
     def __missing__(self, key: Hashable) -> int:
         index = self[key] = len(self)

@@ -1,4 +1,4 @@
-"""Reconstructs the segments and blocks of the allocator after a given event."""
+"""Reconstruction of the allocator's segments and blocks after a given event."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
             is_gone |= ~is_in(address[first], blocks.address[active])
         by_request = bool((is_gone & (free_request < len(rows))).any())
     closed = free_request if by_request else _first_in_group(action == Action.FREE_COMPLETED, group, len(first))
-    event_of = np.append(rows, count)  # by row; the last value stands for "no row"
+    event_of = np.append(rows, count)  # by row; the last value represents a missing row
     end = event_of[closed]
     extra_frees = np.arange(len(rows)) > closed[group]
 

@@ -18,7 +18,14 @@ _KERNEL = re.compile(r"ipykernel_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Change(Serializable):
-    """Change in a group of live allocations between two points in time, as requested bytes and numbers of blocks."""
+    """Change in a group of live allocations between two points in time.
+
+    Attributes:
+        label: Label of the group.
+        before, after: Requested bytes at the two points in time.
+        count_before, count_after: Number of blocks at the two points in time.
+        file, line, name: Source file, line number and function of the group, if they are part of the key.
+    """
 
     label: str
     before: int
@@ -44,9 +51,10 @@ class Change(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class Diff(Serializable):
-    """Changes between two points in time, at which ``before`` and ``after`` are the requested bytes.
+    """Comparison of the live allocations at two points in time.
 
     Attributes:
+        before, after: Total requested bytes at the two points in time.
         changes: Groups that changed, largest change in bytes first.
     """
 

@@ -29,6 +29,9 @@ class Churn(Serializable):
     """Totals for a group of allocations in a range of events.
 
     Attributes:
+        label: Label of the group.
+        count: Number of allocations.
+        bytes: Total requested size in bytes.
         byte_seconds: Sum of size times lifetime within the range; None if the events have no timestamps.
         median_us: Median lifetime of the allocations freed in the range; None if unknown.
     """
@@ -69,6 +72,7 @@ class RegionRepetition(Serializable):
         first: Event after which the region begins, as in `Snapshot.leaks`.
         last: Last event in the region.
         before, after: Requested bytes before the region and at its end.
+        peak: Maximum of the requested bytes in the region.
     """
 
     name: str
@@ -91,7 +95,7 @@ def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple
     """Return the last event before a time span and the last event in it. Error messages contain ``name``."""
     if start_us > end_us:
         raise OptionError(f"the time span ends before it starts: start {start_us}, end {end_us}")
-    if not trace.timed:
+    if not trace.has_times:
         raise OptionError(f"the events of {name} have no timestamps")
     first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
     return int(first), int(last)
@@ -124,7 +128,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
     allocations = timeline.allocations
     sizes = allocations.size[rows]
     byte_seconds = median = None
-    if timeline.trace.timed:
+    if timeline.trace.has_times:
         lifetimes = _lifetimes(timeline, rows, last)
         ended = lifetimes[allocations.end[rows] <= last]
         byte_seconds = float((sizes * (lifetimes / 1e6)).sum())
@@ -136,7 +140,7 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
     """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
-    if len(rows) and not timeline.trace.timed:
+    if len(rows) and not timeline.trace.has_times:
         raise OptionError("the events of this snapshot have no timestamps, so lifetimes are unknown")
     rows = rows[(allocations.end[rows] <= last) & (allocations.size[rows] >= at_least)]
     lifetime = _lifetimes(timeline, rows, last)
@@ -180,7 +184,7 @@ def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[Regio
         hint = f": choose from {names}" if names else ": the device has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
     repetitions: list[RegionRepetition] = []
-    for region in regions if timeline.trace.timed else ():
+    for region in regions if timeline.trace.has_times else ():
         if region.start_us is None or region.end_us is None:
             continue
         first = int(np.searchsorted(time, region.start_us, side="left")) - 1

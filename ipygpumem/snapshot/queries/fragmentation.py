@@ -23,6 +23,7 @@ class AllocationFit:
     """Result of checking whether an allocation fits into the free memory of the segments. Sizes are in bytes.
 
     Attributes:
+        requested, rounded: Size of the allocation before and after rounding by the allocator.
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
         block: Size of the smallest free block that is large enough; None if there is no such block.
         segment: Size of the new segment that PyTorch allocates if there is no such block.
@@ -40,13 +41,14 @@ class Fragmentation(Serializable):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
+        free, largest: Total size of the free blocks, and size of the largest free block.
         pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
         private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
-        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, as neither the file nor
-            the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are then
-            upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
+        derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because neither the file
+            nor the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are
+            then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
     """
 
     device: int

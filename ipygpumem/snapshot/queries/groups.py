@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.annotations import allocation_metadata, innermost
+from ipygpumem.snapshot.model.annotations import allocation_metadata, innermost_regions
 from ipygpumem.snapshot.model.columns import IndexByValue, distinct
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints, Timeline
@@ -71,14 +71,14 @@ def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, 
 def group_rows(
     snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str, sizes: Ints | None = None
 ) -> tuple[Group, ...]:
-    """Group rows of allocations by a key of `KEYS`, largest group first. ``sizes`` replaces the recorded sizes."""
+    """Group allocations by a key of `KEYS`, largest group first. ``sizes``, if given, replaces the requested sizes."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(ids, timeline.allocations.size[rows] if sizes is None else sizes)
     return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)
 
 
 def label_rows(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
-    """Return the group labels for a key of `KEYS` and, for each row, the index of its label, as a tuple."""
+    """Return a tuple of the group labels for a key of `KEYS` and, for each row, the index of its label."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     unique = distinct(ids)  # faster than np.unique with return_inverse
     return [describe(int(group))["label"] for group in unique], np.searchsorted(unique, ids)
@@ -209,7 +209,7 @@ def _by_stream(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Groupi
 
 def _by_annotation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     annotations = snapshot.annotations(timeline.device)
-    regions = innermost(annotations, _times(timeline, rows)).tolist()
+    regions = innermost_regions(annotations, _times(timeline, rows)).tolist()
     return _by_label(annotations[region].name if region >= 0 else "(outside all regions)" for region in regions)
 
 

@@ -1,4 +1,4 @@
-"""Type checks for untrusted values before any other use. ``where`` is the name of the value in error messages."""
+"""Type checks that precede any other use of an untrusted value. ``where`` names the value in error messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_TOTAL = 1 << 62  # maximum total of all sizes in a file in bytes; this limit
 _INT64 = 1 << 63
 MAX_REPETITIONS = 1 << 16
 _MAX_REPEATED_TEXT = 1 << 23
-_SHORT_TEXT = 64  # characters that are allowed for each name in addition
+_SHORT_TEXT = 64  # number of characters of each string that are not counted
 _MAX_BITS = 128
 _PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
 class OversizedInteger(str):
-    """String that replaces an integer that is too large. It can be printed, but the function `text` rejects it."""
+    """String that represents an integer of more than 128 bits. It can be printed, but `text` rejects it."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ def is_plain(value: Any) -> bool:
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
-    """Return ``value`` if it is an integer within bounds, or raise `SnapshotFormatError`."""
+    """Return ``value`` if it is an integer from ``low`` to ``high``, or raise `SnapshotFormatError`."""
     if type(value) is not int:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
@@ -79,7 +79,7 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def items(value: Any, where: str) -> Sequence[Any]:
-    """Return ``value`` if it is a list. Raise `SnapshotLimitError` if a long list repeats a few items."""
+    """Return ``value`` if it is a list or tuple. Raise `SnapshotLimitError` if it is long and repeats a few items."""
     check_repetition(array("Q", map(id, sequence(value, where))), where)
     return value  # type: ignore[no-any-return]
 
@@ -117,7 +117,7 @@ class TextBudget:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Return a column of integers within bounds. ``where`` is a function from indices to names of values."""
+    """Return a column of integers from ``low`` to ``high``. ``where(i)`` names value ``i`` in error messages."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

@@ -66,6 +66,8 @@ class EntryRun:
     """Consecutive entries of a list that were read as a batch.
 
     Attributes:
+        entries: Batch that contains the entries.
+        first, stop: Index of the first entry in the batch, and index after the last entry.
         memo_index: Memo index of the first object in the first entry.
     """
 
@@ -101,7 +103,7 @@ def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[Entr
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Return where the first opcodes of an entry occur in the chunk that starts at offset ``chunk``."""
+    """Return the positions of the first opcodes of an entry in the chunk of the file that starts at ``chunk``."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]

@@ -1,4 +1,4 @@
-"""Reads trace entries at given positions of a pickle field by field, vectorized over all entries."""
+"""Reader for the fields of trace entries at given positions of a pickle, vectorized over all entries."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ _IS_COUNTED[[op.LONG1, op.SHORT_BINUNICODE]] = 1
 
 
 class FieldReader:
-    """Reads the fields of many candidate entries in parallel. Candidates with unexpected contents are removed.
+    """Reader for the fields of many candidate entries at once. Candidates with unexpected contents are removed.
 
     Attributes:
+        start, position: Position of the first byte of each entry, and of the next byte to read.
         memo_count: Number of objects that each entry has added to the memo so far.
         values: Values read so far, as columns by key in the format of `EntryBatch.values`.
         memo_offsets: Columns by key in the format of `EntryBatch.memo_offsets`.

@@ -1,4 +1,4 @@
-"""Loads the object in an untrusted pickle or JSON file, which may be compressed."""
+"""Load the object in an untrusted pickle or JSON file, which may be compressed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReadLimits:
 
     @staticmethod
     def objects(length: int) -> int:
-        """Return the maximum number of objects in a file of this length. Each dict counts as 1.5 objects."""
+        """Return the maximum number of objects in a file of ``length`` bytes. A dict is equivalent to 1.5 objects."""
         return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT
 
 
@@ -147,7 +147,7 @@ def _decompress_xz(raw: bytes) -> Iterator[bytes]:
 
 def _parse(raw: bytes, limits: ReadLimits, *, columnar: bool) -> tuple[Any, PickleReader | None]:
     if not raw:
-        raise SnapshotFormatError("the file is empty (0 bytes): the dump was interrupted before anything was written")
+        raise SnapshotFormatError("the file is empty (0 bytes), possibly because saving the snapshot was interrupted")
     if raw.startswith(_PICKLE):
         reader = PickleReader(raw, limits, columnar=columnar)
         return reader.read(), reader

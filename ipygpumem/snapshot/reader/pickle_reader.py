@@ -1,4 +1,4 @@
-"""Reads pickled snapshots, which consist of dicts, lists, tuples, numbers, strings and bytes.
+"""Reader for pickled snapshots, which consist of dicts, lists, tuples, numbers, strings and bytes.
 
 Sets are read as lists, and numeric keys as strings. Both can occur only in fields added by later PyTorch versions. See
 FORMAT.md for the reasons not to use Python's unpickler. Long sequences of trace entries with the same keys are read as
@@ -51,7 +51,7 @@ _KEY_TYPES = {str, int, float, bool, type(None), OversizedInteger}
 
 
 class PickleReader:
-    """Reads the pickle of a snapshot.
+    """Reader for the pickle of a snapshot.
 
     Attributes:
         memo: Objects that opcodes can refer to. Use `memoized` to access them.

@@ -1,4 +1,4 @@
-"""Reads the list of segments and their blocks into columns."""
+"""Conversion of the list of segments and their blocks to columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 def read_segments(
     items: Any, devices: int, tables: TableBuilder, host: Sequence[dict[str, Any]] = ()
 ) -> tuple[Segments, Blocks]:
-    """Read segments and blocks, also from ``host`` (pinned memory). Raises `SnapshotFormatError` for invalid values."""
+    """Return all segments and their blocks as columns. Raises `SnapshotFormatError` for invalid values.
+
+    ``devices`` is the maximum number of devices. ``host`` contains the segments of pinned host memory.
+    """
     segments: list[Row] = []
     blocks: list[Row] = []
     list_ids: set[int] = set()
@@ -72,7 +75,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
     for number, item in enumerate(items):
         block_where = f"{where}: blocks[{number}]"
         block = mapping(item, block_where)
-        # torch before 2.1 wrote no block addresses, but blocks are adjacent
+        # PyTorch before 2.1 wrote no block addresses, but blocks are adjacent
         address = integer(block.get("address", address), f"{block_where}: address", 0)
         rounded = integer(block.get("size"), f"{block_where}: size", 0, MAX_BLOCK)
         state = _STATE_NUMBER.get(text(block.get("state"), f"{block_where}: state"))
@@ -90,7 +93,7 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
 
 
 def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
-    """Return a tuple of a block's requested size and frames, which torch up to 2.0 stored under ``history``."""
+    """Return a tuple of a block's requested size and frames, which PyTorch before 2.1 stored under ``history``."""
     size, frames, key = block.get("requested_size"), block.get("frames"), "requested_size"
     history = block.get("history")
     if history and "requested_size" not in block:

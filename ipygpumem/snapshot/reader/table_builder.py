@@ -36,7 +36,7 @@ _MAX_FRAMES = 1 << 16  # per stack; Python's recursion limit is 1,000, but a fil
 
 
 class TableBuilder:
-    """Collects the strings, pool IDs and stacks that the columns of a snapshot refer to by index."""
+    """Builder for the tables of strings, pool IDs and stacks, to which columns refer by index."""
 
     def __init__(self) -> None:
         self.texts = IndexByValue()
@@ -72,7 +72,7 @@ class TableBuilder:
         return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
 
     def indices(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
-        """Return the indices of the values of a key. ``where`` is a function from event indices to event names."""
+        """Return the indices of the values of a key. ``where(i)`` names event ``i`` in error messages."""
         indices: dict[int, int] = {}
         for place, value in enumerate(values):
             if id(value) not in indices:
@@ -95,7 +95,7 @@ class TableBuilder:
 
 
 class StackBuilder:
-    """Collects call stacks as sequences of frames."""
+    """Builder for the table of call stacks."""
 
     def __init__(self, budget: TextBudget) -> None:
         self._budget = budget
@@ -187,7 +187,7 @@ class StackBuilder:
 
 
 def _metadata_text(metadata: dict[str, Any]) -> str:
-    """Convert user metadata that is a dict, as in torch 2.15, to a string of limited length."""
+    """Convert user metadata that is a dict, as in PyTorch 2.15, to a string of limited length."""
     items = (
         f"{str(key)[:_MAX_TEXT]}={str(value)[:_MAX_TEXT]}"
         for key, value in metadata.items()

@@ -1,4 +1,4 @@
-"""Reads the top-level keys of a file."""
+"""Functions that read the top-level keys of a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.reading import DeviceReading
-from ipygpumem.snapshot.model.annotations import AnnotationTable, paired
+from ipygpumem.snapshot.model.annotations import AnnotationTable, pair_entries
 from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata, block_key
 from ipygpumem.snapshot.model.columns import HOST, STATES, IndexByValue, Trace
 from ipygpumem.snapshot.reader import checks
@@ -29,15 +29,17 @@ _CURVE_KEYS = ("device", "time_us", "bytes")
 
 
 def top_level(value: Any) -> dict[str, Any]:
-    """Return the top-level dict. torch before 2.0 wrote a list of segments without a dict."""
+    """Return the top-level dict. A list of segments, which PyTorch before 2.0 wrote, is converted to a dict."""
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
-            raise SnapshotFormatError("this is a list without segments, not a memory snapshot")
+            raise SnapshotFormatError("the data is a list without segments, not a memory snapshot")
         return {"segments": value}
     if type(value) is not dict:
-        raise SnapshotFormatError(f"this is {checks.type_name(value)}, not a memory snapshot")
+        raise SnapshotFormatError(f"the data is {checks.type_name(value)}, not a memory snapshot")
     if "segments" not in value and "device_traces" not in value:
-        raise SnapshotFormatError("this is a dict with neither 'segments' nor 'device_traces', not a memory snapshot")
+        raise SnapshotFormatError(
+            "the data is a dict with neither 'segments' nor 'device_traces', so it is not a memory snapshot"
+        )
     return value
 
 
@@ -58,9 +60,9 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
     if value is None:
         return ()
     if type(value) is not list:
-        return (reader.unread(HOST, f"host_traces is {checks.type_name(value)}, not a list"),)
+        return (reader.failed_trace(HOST, f"host_traces is {checks.type_name(value)}, not a list"),)
     if len(value) > limits.devices and type(value[0]) is list:
-        return (reader.unread(HOST, f"host_traces has more than {limits.devices:,} lists"),)
+        return (reader.failed_trace(HOST, f"host_traces has more than {limits.devices:,} lists"),)
     nested = all(type(events) is list for events in value)
     traces = []
     list_ids = set()
@@ -72,7 +74,7 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
             list_ids.add(id(events))
             traces.append(reader.read(HOST, events, where))
         except SnapshotError as error:
-            traces.append(reader.unread(HOST, str(error)))
+            traces.append(reader.failed_trace(HOST, str(error)))
             break
     return tuple(traces)
 
@@ -109,7 +111,7 @@ def read_sources(value: Any, budget: checks.TextBudget) -> dict[str, str]:
 
 
 def read_annotations(value: Any) -> AnnotationTable:
-    """Pair START and END entries. An END entry ends the latest open region with the same name and device."""
+    """Return the annotated regions. An END entry ends the latest open region with the same name and device."""
     names = IndexByValue()
     name, device, time, starts = array("i"), array("q"), array("q"), bytearray()
     for place, item in enumerate(checks.items(value, "external_annotations")):
@@ -123,11 +125,13 @@ def read_annotations(value: Any) -> AnnotationTable:
         device.append(_NO_DEVICE if index is None else checks.integer(index, f"{where}: device"))
         name.append(names[checks.text(entry.get("name"), f"{where}: name")])
         starts.append(stage == "START")
-    return paired(tuple(names), np.asarray(name), np.asarray(device), np.asarray(time), np.array(starts, np.bool_))
+    return pair_entries(
+        tuple(names), np.asarray(name), np.asarray(device), np.asarray(time), np.array(starts, np.bool_)
+    )
 
 
 def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMetadata:
-    """Read the ``ipygpumem`` key. Unknown keys of later schema versions are ignored."""
+    """Return the metadata under the key ``ipygpumem``. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
     own = checks.mapping(value, "ipygpumem")

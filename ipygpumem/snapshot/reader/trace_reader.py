@@ -1,4 +1,4 @@
-"""Converts lists of events to columns. Each item of a list is a dict (one entry) or an `EntryRun` (several)."""
+"""Conversion of lists of events to columns. Each item of a list is a dict (one event) or an `EntryRun` (several)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {"frames": "stack", "pool_id": "pool"}  # table of each key; other keys
 
 
 class TraceReader:
-    """Reads the lists of events in a file."""
+    """Reader for the lists of events in a file."""
 
     def __init__(self, tables: TableBuilder, reader: PickleReader | None) -> None:
         self._tables = tables
@@ -57,12 +57,14 @@ class TraceReader:
             columns.fill_runs(batch, self._runs)
         return columns.trace(device)
 
-    def unread(self, device: int, error: str) -> Trace:
-        """Return a trace without events, but with the message of the error that prevented reading them."""
+    def failed_trace(self, device: int, error: str) -> Trace:
+        """Return a trace without events that contains the message of the error that prevented reading them."""
         return replace(self.read(device, []), error=error)
 
 
 class _Columns:
+    """Columns for the events of one device, which are filled in any order."""
+
     def __init__(self, count: int, where: str, tables: TableBuilder) -> None:
         self._where = where
         self._tables = tables
@@ -154,7 +156,7 @@ class _Columns:
 
 
 class _RunColumns:
-    """The values of all `EntryRun` objects of a file as columns. Invalid values raise `NotColumnarError`."""
+    """Values of all `EntryRun` objects of a file, as columns. Invalid values raise `NotColumnarError`."""
 
     def __init__(self, reader: PickleReader | None, tables: TableBuilder) -> None:
         self._columns: dict[tuple[int, str], Numbered] = {}

@@ -1,4 +1,4 @@
-"""Pools of the allocations in expandable segments, whose events have no pool before torch 2.12."""
+"""Pools of the allocations in expandable segments, whose events have no pool before PyTorch 2.12."""
 
 from __future__ import annotations
 

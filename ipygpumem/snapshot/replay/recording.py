@@ -203,7 +203,7 @@ class Recording:
         trace, pools = self.trace, self._pool_of_event[events]
         if not any(pool.private for pool in self.pools):
             return {self._default}
-        unknown = events[pools < 0]  # before torch 2.12
+        unknown = events[pools < 0]  # before PyTorch 2.12
         rows, addresses = self._rows_by_address
         place = np.searchsorted(addresses, trace.address[unknown] + trace.size[unknown]) - 1
         is_inside = (place >= 0) & (addresses[place] >= trace.address[unknown])
@@ -251,7 +251,7 @@ class Recording:
         return self._failed_pools[event] + (rounded <= SMALL), rounded
 
     def may_be_private(self, event: int) -> bool:
-        """Return whether a failed request may have been made in a private pool, as files before torch 2.12 omit it."""
+        """Return whether a failed request may belong to a private pool. Files before PyTorch 2.12 omit the pool."""
         return bool(self.trace.pool[event] < 0) and any(pool.private for pool in self.pools)
 
     @cached_property

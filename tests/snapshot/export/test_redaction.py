@@ -9,7 +9,7 @@ import re
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.snapshot.export.redaction import align_start_times, shareable, strip_directories
+from ipygpumem.snapshot.export.redaction import align_start_times, strip_directories, without_private_data
 from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot import files
 from snapshot.decoding import decode
@@ -34,13 +34,13 @@ def snapshot():
 
 
 def test_nothing_to_remove(snapshot):
-    assert shareable(snapshot) is snapshot
+    assert without_private_data(snapshot) is snapshot
 
 
 def test_without_source(snapshot):
     before = snapshot.by_line()
     assert before[0].source == "line 11"
-    result = shareable(snapshot, source=False)
+    result = without_private_data(snapshot, source=False)
     assert result.sources == {}
     assert result.by_line()[0].source is None
     assert result.by_line()[0].label == before[0].label == "In[3]:11 forward"
@@ -49,7 +49,7 @@ def test_without_source(snapshot):
 
 
 def test_without_paths(snapshot):
-    result = shareable(snapshot, paths=False)
+    result = without_private_data(snapshot, paths=False)
     header, _ = decode(result.encode())
     text = json.dumps(header, ensure_ascii=False)
     assert "/scratch/" not in text
@@ -84,7 +84,9 @@ def test_without_paths_readings_and_curves_contain_only_numbers():
         },
     }
     events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5, "frames": []}]
-    result = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": metadata}), paths=False)
+    result = without_private_data(
+        Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": metadata}), paths=False
+    )
     header, _ = decode(result.encode())
     assert "alice" not in json.dumps(header)
     assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}

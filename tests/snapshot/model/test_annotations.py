@@ -1,4 +1,4 @@
-"""START and END entries are paired to regions."""
+"""START and END entries are matched, and the regions between them are nested."""
 
 from __future__ import annotations
 

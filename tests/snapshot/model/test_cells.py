@@ -7,7 +7,7 @@ import pytest
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.export.redaction import shareable
+from ipygpumem.snapshot.export.redaction import without_private_data
 from snapshot.decoding import decode
 from snapshot.entries import event, frame, group_totals
 
@@ -64,7 +64,7 @@ def test_cells_before_the_recording_keep_their_number():
     raw = {"device_traces": [[event("alloc", 512, 10, 1, frames)]], "ipygpumem": metadata}
     snapshot = Snapshot.load(raw)
     assert [group.label for group in snapshot.by_line()] == ["In[4]:3 step"]
-    shared = shareable(snapshot, paths=False)
+    shared = without_private_data(snapshot, paths=False)
     assert [group.label for group in shared.by_line()] == ["In[4]:3 step"]
     assert decode(snapshot.encode())[0]["numbers"] == {"/tmp/ipykernel_7/55.py": 4}
     metadata["numbers"] = {"x.py": "four"}

@@ -260,12 +260,12 @@ def query_everything(snapshot):
         for key in KEYS:
             diff(live, snapshot.live(-1, device), key).to_dict()
         snapshot.reserved(device=device)
-        snapshot.allocated(5, device) if timeline.trace.timed else None
+        snapshot.allocated(5, device) if timeline.trace.has_times else None
         snapshot.state_at(-1, device).to_dict()
         snapshot.fragmentation(None, device, 1 << 20)
         snapshot.leaks(device=device)
         snapshot.churn(device=device)
-        if timeline.trace.timed:
+        if timeline.trace.has_times:
             snapshot.short_lived(device=device)
         snapshot.device_calls(device=device)
         for name in {region.name for region in snapshot.annotations(device)}:
