@@ -65,7 +65,7 @@ def test_advice(notebook):
     """Changes are shown on request and if the step does not fit at any size."""
     assert "change" not in notebook.run("%gpumem fit batch=1..64 step(batch)").text
     assert notebook.run("%gpumem fit --advise batch=1..64 step(batch)").text.endswith(
-        "No known change saves 1% of the peak at batch 64."
+        "No known change reduces the peak at batch 64 by at least 1%."
     )
     assert "No known change" in notebook.run("%gpumem fit --try --on '720 MiB' batch=1..64 step(batch)").text
     result = notebook.run("%gpumem fit --json --on '720 MiB' batch=1..64 step(batch)")
@@ -108,7 +108,7 @@ def test_exceptions_restore_the_names(notebook):
     [
         ("bat=1..64 step(batch)", "the statement 'step(batch)' does not use the variable bat"),
         ("batch=64..1 step(batch)", "the range 64..1 of batch is empty: use a range such as 1 to 64"),
-        ("batch=1..2 step(batch)", "at least 3 sizes are required to predict others: use a longer range for batch"),
+        ("batch=1..2 step(batch)", "a prediction requires at least 3 sizes: use a longer range for batch"),
         ("batch=0..64 step(batch)", "the sizes of batch must be positive integers, not range(0, 65)"),
         ("a=1..9 b=1..9 c=1..9 step(a+b+c)", "expected one or two different variables, got a, b, c"),
         (

@@ -1,4 +1,4 @@
-"""Variables that determine the size of a step, and their ranges."""
+"""Variables that determine the size of a step, and the ranges of their values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ AXIS = re.compile(
 )
 """Pattern of a variable and its range, such as ``batch=1..4096`` or, with a step, ``batch=8..4096..8``."""
 _MIN_SIZES = 3
-"""Smallest number of different sizes to run: two determine the prediction, and one checks it."""
+"""Minimum number of sizes: two determine the prediction, and one checks it."""
 _MAX_AXES = 2
 _MAX_SIZE = 1 << 40
 Size: TypeAlias = tuple[int, ...]
-"""Size of a step for each of its variables, such as ``(batch,)``."""
+"""Size of a step: the value of each of its variables, such as ``(batch,)``."""
 
 
 def size_name(size: Size) -> str:
@@ -54,35 +54,35 @@ class SizeAxis(Serializable):
 
     @property
     def text(self) -> str:
-        """The name and the range of values, such as ``batch 1 to 4,096``."""
+        """Name and range of values, such as ``batch 1 to 4,096``."""
         return f"{self.name} {self.first:,} to {self.last:,}"
 
     @property
     def first_run(self) -> int:
-        """Smallest value to run; not 1 if possible, because operations on a single element may return views."""
+        """Smallest value at which the step runs; if possible not 1, because operations on one element can be views."""
         return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
 
     def until(self, last: int) -> SizeAxis:
-        """Return the axis without the values that are greater than ``last``."""
+        """Return a copy of the axis without the values greater than ``last``."""
         return replace(self, sizes=self.sizes[: bisect_right(self.sizes, last)])
 
     def at_least(self, value: int) -> int:
-        """Return the smallest size that is not less than ``value``, or the largest size if there is none."""
+        """Return the smallest value of the axis that is not less than ``value``, or the largest value of the axis."""
         return self.sizes[min(bisect_left(self.sizes, value), len(self.sizes) - 1)]
 
     def at_most(self, value: int) -> int | None:
-        """Return the largest size that is not greater than ``value``, or None if there is none."""
+        """Return the largest value of the axis that is not greater than ``value``, or None if there is none."""
         place = bisect_right(self.sizes, value)
         return self.sizes[place - 1] if place else None
 
 
 def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
-    """Return the value of each axis at ``index``, or the last value of an axis that has fewer values."""
+    """Return the value of each axis at position ``index``. For an axis with fewer values, this is its last value."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
 def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
-    """Split ``batch=1..4096 step(batch)`` into the variables and the statement.
+    """Parse the variables and the statement of a command line such as ``batch=1..4096 step(batch)``.
 
     Raises:
         OptionError: The variables, their ranges or the statement are missing or invalid.
@@ -118,7 +118,7 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
     if max(bounds) > _MAX_SIZE:
         raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
     if len(sorted_sizes) < _MIN_SIZES:
-        raise OptionError(f"at least {_MIN_SIZES} sizes are required to predict others: use a longer range for {name}")
+        raise OptionError(f"a prediction requires at least {_MIN_SIZES} sizes: use a longer range for {name}")
     return SizeAxis(name, sorted_sizes)
 
 

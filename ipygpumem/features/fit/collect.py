@@ -1,4 +1,4 @@
-"""Prediction of the memory usage of a step, from runs at small sizes that leave the program's state unchanged."""
+"""Prediction of the memory usage of a step from runs at small sizes, which leave the program's state unchanged."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
 
 _MAX_DIFFERENCE = 0.005
-"""Largest difference in the size of existing tensors at which two predictions are compared, relative to the peak."""
+"""Largest difference in the size of existing tensors, relative to the peak, at which two predictions are comparable."""
 _ROWS = 6
-"""Number of values of the second variable for which the largest sizes are shown."""
+"""Maximum number of values of the second variable for which the largest sizes are shown."""
 
 
 def fit(
@@ -49,22 +49,28 @@ def fit(
     dry: bool = False,
     device: int | str | None = None,
 ) -> Fit:
-    """Predict the memory usage of a step at sizes that have not been run, and the largest size that fits.
+    """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
-    The step runs five or six times, at small sizes. Afterwards, the state that the step can reach is restored: tensors,
-    gradients, the optimizer's state, objects and random numbers. PyTorch's optimizers are not run; the memory of their
-    updates is computed.
+    The step runs five or six times at small sizes. Afterwards, the state that the step can change is restored: tensors,
+    gradients, the optimizer's state, Python objects and the states of random number generators. Optimizers of
+    ``torch.optim`` are not run; the memory usage of their updates is computed.
 
     Args:
-        step: Function that runs one step of training or inference at the size that it is called with.
-        sizes: Possible sizes, such as ``range(1, 4097)``. For a function of two sizes, a dict from the names of its
-            arguments to their ranges.
+        step: Function that takes a size and runs one step of training or inference at this size.
+        sizes: Possible sizes, such as ``range(1, 4097)``. For a function with two sizes, a dict from the names of its
+            parameters to their ranges.
         margin: Share of the memory that remains free at the recommended size.
-        on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``; by default that of this GPU.
+        on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``. The default is that of this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
-        try_changes: Whether to also run the step with some changes that `Fit.advice` lists, to check their predictions.
-        dry: Whether to run the step without data and to estimate its memory usage, for which no GPU is required.
-        device: With ``dry``, the target GPU: its memory, as for ``on``, or the name of a GPU in this machine.
+        try_changes: Whether to also run the step with some of the changes that `Fit.advice` lists, to check their
+            predictions.
+        dry: Whether to run the step on fake tensors, which have no data, and to estimate its memory usage. No GPU is
+            required.
+        device: If ``dry`` is true, the target GPU: its memory, as for ``on``, or the name of a GPU in this machine,
+            such as ``"cuda:0"``.
+
+    Returns:
+        The prediction. If the memory usage cannot be predicted, its attribute ``refusal`` contains the reason.
 
     Raises:
         OptionError: An argument is invalid, or the step uses no GPU memory.
@@ -88,7 +94,7 @@ def fit_step(
     try_changes: bool = False,
     dry: bool = False,
 ) -> Fit:
-    """Predict the memory usage of a step as `fit` does."""
+    """Predict the memory usage of a step given as `StepCode`. Arguments and errors are the same as for `fit`."""
     __tracebackhide__ = True
     check_argument("margin", margin, (int, float), "a share of the memory, such as 0.02")
     check_argument("most", most, (int, float), "a share of the free memory, such as 0.25")
@@ -137,7 +143,7 @@ def _search(code: StepCode, on: Any, most: Any, dry: Any) -> SizeSearch:
 
 
 def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
-    """Call a function that runs the step, and restore the state of the step. Return the result of the function."""
+    """Call a function that runs the step, restore the state of the step, and return the result of the function."""
     __tracebackhide__ = True
     runner = search.runner
     runner.start()
@@ -154,10 +160,10 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
 
 
 def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTrial]:
-    """Run the step with activation checkpointing of some blocks and of all blocks, at the largest size that ran.
+    """Run the step with activation checkpointing of some and of all blocks, at the largest size of the previous runs.
 
-    These runs need less memory than the run without activation checkpointing. In a distributed program, there are no
-    such runs, because the ranks could choose different blocks.
+    These runs need less memory than the run without activation checkpointing. They are omitted in distributed programs,
+    because the ranks could select different blocks.
     """
     size = max(probe.size for probe in search.probes)
     step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
@@ -176,9 +182,10 @@ def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTr
 def _run_contexts(
     code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[ChangeTrial], **options: Any
 ) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
-    """Run the step in context managers. Yield each context manager with the prediction or the reason for a failure.
+    """Run the step in each context manager. Yield the context manager and the prediction or the reason for a failure.
 
-    ``kept_bytes`` is the size of the tensors that the step does not free. The largest runs are added to ``trials``.
+    ``kept_bytes`` is the size of the tensors that the step does not free. The largest run in each context manager is
+    appended to ``trials``.
     """
     for context in contexts:
         search = _search(code, **options)
@@ -206,7 +213,7 @@ def _saved_state(runner: StepRunner | DryRunner, code: StepCode) -> SavedState:
 
 
 def _execution_counts(files: Iterable[str]) -> dict[str, int]:
-    """Return the execution count of each notebook cell by file name, read from the label of a line of the cell."""
+    """Return the execution counts of notebook cells by the file names of their code."""
     label = naming_functions().label
     matches = {file: re.match(r"In \[(\d+)\]", label(file, 1, "<module>")) for file in files}
     return {file: int(match[1]) for file, match in matches.items() if match is not None}
@@ -243,7 +250,7 @@ def _result(
 def _largest(
     ranks: RankCommunicator, axis: SizeAxis, scaled: ScaledStep, capacity: int, margin: float
 ) -> dict[str, int | None]:
-    """Return the largest sizes at which the step fits into memory on all ranks."""
+    """Return the values of the attributes of `Fit` for the largest sizes at which the step fits on all ranks."""
     first, last = axis.first, axis.last
     sizes = {
         "largest": scaled.largest(capacity, first=first, last=last),

@@ -68,9 +68,9 @@ FIT = Command(
         Option(
             ("statement",),
             "NAME=FIRST..LAST STATEMENT",
-            "a variable of the statement with its range, such as batch=1..4096, or two such variables; then the "
-            "statement that runs one step, such as step(batch). Options must precede the statement. The state of the "
-            "step is restored afterwards",
+            "one or two variables of the statement with their ranges, such as batch=1..4096, followed by the statement "
+            "that runs one step, such as step(batch). Options must precede the statement. The state that the step "
+            "changes is restored afterwards",
             accepts_many=True,
             usage="NAME=FIRST..LAST STATEMENT",
         ),

@@ -1,4 +1,4 @@
-"""Save the items of containers, the attributes of objects and global variables, and restore them in place."""
+"""Functions that save the items of containers, the attributes of objects and global variables, and restore them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def _base(container: Any) -> type[Any]:
 
 
 def items_of(container: Any) -> Any:
-    """Return the items of a container, or the key-value pairs of a dict, as a list."""
+    """Return the items of a container as a list, or the key-value pairs of a dict."""
     base = _base(container)
     return list(base.items(container)) if issubclass(base, dict) else list(base.__iter__(container))
 
 
 def added_items(container: Any, items: list[Any]) -> int:
-    """Return how many items a container has more than when `items_of` was called."""
+    """Return the difference between the current number of items of a container and the number of saved ``items``."""
     return int(_base(container).__len__(container)) - len(items)
 
 
 def replaced_items(container: Any, items: list[Any]) -> list[Any]:
-    """Return the items, keys and values that a container no longer has."""
+    """Return the saved items, or keys and values of a dict, that the container no longer contains."""
     base = _base(container)
     if issubclass(base, bytearray | array.array):
         return []
@@ -54,7 +54,7 @@ def replaced_items(container: Any, items: list[Any]) -> list[Any]:
 
 
 def restore_items(container: Any, items: list[Any]) -> None:
-    """Restore the items that `items_of` returned."""
+    """Restore the items of a container in place. ``items`` is the result of `items_of`."""
     base = _base(container)
     current = items_of(container)
     if issubclass(base, dict):
@@ -79,9 +79,9 @@ def restore_items(container: Any, items: list[Any]) -> None:
 
 
 def file_state(file: Any) -> Any:
-    """Return the content and the position of a file in memory, or the position of a file that is only read.
+    """Return the content and the position of an in-memory file, or the position of a file that is open for reading.
 
-    Return None if the file is closed or is of another kind, whose state cannot be restored.
+    Return None if the state of the file cannot be restored, because it is closed or of another type.
     """
     base = next((base for base in (io.BytesIO, io.StringIO) if issubclass(type(file), base)), None)
     if base is not None:
@@ -93,7 +93,7 @@ def file_state(file: Any) -> Any:
 
 
 def restore_file(file: Any, state: Any) -> None:
-    """Restore the state that `file_state` returned."""
+    """Restore the state of a file. ``state`` is the result of `file_state`."""
     if file_state(file) == state:
         return
     if isinstance(state, tuple):
@@ -126,12 +126,12 @@ def attributes(instance: Any) -> dict[Any, Any]:
 
 
 def named_values(namespace: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, except for names of a subclass of ``str``, whose methods could raise an error."""
+    """Yield names and values, except for names whose type is a subclass of ``str`` and could override methods."""
     return ((name, value) for name, value in namespace.items() if type(name) is str)
 
 
 def restore_attributes(instance: Any, saved_values: dict[Any, Any], kind: type) -> None:
-    """Restore the attributes that `attributes` returned, and the class of the object."""
+    """Restore the attributes of an object, as returned by `attributes`, and its class, ``kind``."""
     if type(instance) is not kind:
         object.__setattr__(instance, "__class__", kind)
     current = attributes(instance)
@@ -162,9 +162,10 @@ def _is_slot(instance: Any, name: str) -> bool:
 
 
 def restore_names(variables: dict[str, Any], saved_values: dict[str, Any], names: set[str] | None) -> None:
-    """Restore the global variables of a module or notebook, except names that only other threads can have set.
+    """Restore the global variables of a module or notebook that the step can have set.
 
-    ``names`` contains the names in the code of the step, or is None if the code can set any name.
+    ``names`` contains the names in the code of the step, or is None if the code can set any name. Other variables can
+    only have been set by other threads and are not restored.
     """
     for name in dict(named_values(variables)).keys() - saved_values.keys():
         if names is not None and name not in names:
@@ -186,7 +187,7 @@ def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
 
 
 def writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
-    """Yield the arrays to save. Arrays that are mapped to files are excluded, because they would be read completely."""
+    """Yield the writable arrays without duplicates and memory-mapped files, which would have to be read completely."""
     seen = set()
     for values in arrays:
         base = values

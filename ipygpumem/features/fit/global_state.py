@@ -1,4 +1,4 @@
-"""Save and restore the state of random number generators, and settings of PyTorch and of the process."""
+"""Save and restore the state of random number generators and the settings of PyTorch and of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ipygpumem.core.introspection import attempt
 def save_random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[], Any]]:
     """Save the states of the global random number generators and of ``generators``.
 
-    Return the functions that restore them.
+    Returns:
+        Functions that restore the states.
     """
     restore: list[Callable[[], Any]] = [functools.partial(random.setstate, random.getstate())]
     numpy = sys.modules.get("numpy.random")
@@ -39,13 +40,13 @@ def save_random_state(torch: Any, generators: Iterable[Any]) -> list[Callable[[]
 
 
 def _spawned_state(bit_generator: Any) -> Callable[[], Any]:
-    """Save the number of spawned generators and return the function that restores it, which NumPy does not provide."""
+    """Save the number of spawned generators, and return a function that restores it. NumPy has no API for this."""
     seeds = bit_generator._seed_seq  # public since NumPy 1.25
     return functools.partial(seeds.__setstate__, seeds.__reduce__()[-1])
 
 
 def torch_settings(torch: Any) -> list[Callable[[], Any]]:
-    """Save settings of PyTorch and return the functions that restore them if they have changed."""
+    """Save settings of PyTorch, and return functions that restore them if they have changed."""
 
     def deterministic() -> tuple[bool, bool]:
         return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -71,10 +72,13 @@ _WARNINGS = ("filterwarnings", "resetwarnings", "simplefilter")
 
 
 def process_settings(uses: Callable[..., bool]) -> list[Callable[[], Any]]:
-    """Save settings of the process that the code of the step can change, and return the functions that restore them.
+    """Save settings of the process that the code of the step can change, and return functions that restore them.
 
-    ``uses`` returns whether the code uses a name. Settings that only libraries change, for example when they are
-    imported, are not restored, because the libraries would not change them again.
+    Settings that only libraries change, for example when they are imported, are not restored, because the libraries
+    would not change them again.
+
+    Args:
+        uses: Function that returns whether the code of the step uses a name.
     """
     result: list[Callable[[], Any]] = []
     if uses("environ"):

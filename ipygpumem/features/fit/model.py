@@ -1,4 +1,4 @@
-"""Predictions of the memory usage of a step. Amounts of memory are in bytes."""
+"""Data classes for predictions of the memory usage of a step. All memory sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ProbeRole: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification
 
 @dataclass(frozen=True, slots=True)
 class Probe(Serializable):
-    """A run of the step at a small size.
+    """The peak memory of one run of the step at a small size.
 
     Attributes:
         size: Size of the step.
         role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second run at the smallest size,
             ``"check"`` for a larger run that was predicted first, and ``"verification"`` for the largest run.
-        allocated: Highest allocated memory of the process on the device.
-        reserved: Highest reserved memory.
-        predicted: Predicted highest allocated memory; None if the run was not predicted.
+        allocated: Peak allocated memory of the process on the device.
+        reserved: Peak reserved memory of the process on the device.
+        predicted: Predicted peak allocated memory; None if the run was not predicted.
     """
 
     size: Size
@@ -40,19 +40,19 @@ class Probe(Serializable):
 
     @property
     def error(self) -> float | None:
-        """Relative error of the prediction; None if the run was not predicted."""
+        """Relative error of the prediction, such as 0.01 if it is 1% too high; None if the run was not predicted."""
         return None if self.predicted is None else self.predicted / self.allocated - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SizeCombination(Serializable):
-    """Largest values of the first variable for one value of the second.
+    """The largest values of the first size variable that fit for one value of the second size variable.
 
     Attributes:
         size: Value of the second variable.
         largest: Largest value of the first variable that fits; None if none fits.
-        recommended: Largest value that leaves the margin free; None if there is none.
-        reserved: Highest reserved memory at the recommended value.
+        recommended: Largest value of the first variable that leaves the margin free; None if there is none.
+        reserved: Peak reserved memory at the recommended value; None if there is none.
     """
 
     size: int
@@ -63,25 +63,27 @@ class SizeCombination(Serializable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Fit(Serializable, TableRepr):
-    """Prediction of the memory usage of a step, from runs at small sizes.
+    """Prediction of the memory usage of a step, based on runs at small sizes.
 
     Attributes:
-        step: The statement or the name of the function.
-        axes: Variables whose values determine the size.
+        step: The statement or the name of the function that runs the step.
+        axes: Variables whose values determine the size of the step.
         device: Name of the device, such as ``"cuda:0"``.
         label: Product name of the device, followed by the memory of another GPU if the prediction is for that GPU.
-        capacity: Memory that PyTorch can use on the device, including the memory that it has reserved.
+        capacity: Memory that PyTorch can use on the device, including the memory that it has reserved; None if it is
+            unknown.
         margin: Share of the capacity that remains free at the recommended size.
         largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
-        recommended: Largest size that leaves the margin free.
-        after_release: Largest size that fits once PyTorch has freed cached memory, which is slow.
-        probes: Runs of the step.
-        pieces: Ranges of sizes in which the peak occurs at the same event.
-        combinations: With two variables, the largest sizes of the first for several values of the second.
-        trials: Runs with changes.
-        refusal: Reason why nothing is predicted; empty if there is none.
+        recommended: Largest size that leaves the margin free; None if there is none or it is unknown.
+        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if none fits or it
+            is unknown.
+        probes: The runs of the step and their peaks.
+        pieces: Ranges of sizes in which the peak occurs at the same allocation.
+        combinations: For two variables, the largest sizes of the first for several values of the second.
+        trials: Runs of the step with changes that `advice` suggests.
+        refusal: Reason why the memory usage cannot be predicted; an empty string if it can.
         notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
-        estimated: Whether the step was run without data, so that all values are estimates.
+        estimated: Whether the step was run on fake tensors, so that all values are estimates.
     """
 
     step: str
@@ -106,7 +108,7 @@ class Fit(Serializable, TableRepr):
 
     @property
     def error(self) -> float | None:
-        """Largest relative error of the predictions that were checked; None if none was checked."""
+        """Largest relative error of the predictions, as an absolute value; None if no prediction was checked."""
         errors = [abs(probe.error) for probe in self.probes if probe.error is not None]
         return max(errors, default=None)
 
@@ -116,27 +118,35 @@ class Fit(Serializable, TableRepr):
         return self.largest is not None or any(item.largest is not None for item in self.combinations)
 
     def predict(self, *size: int) -> int:
-        """Return the highest allocated memory of the process while the step runs at a size.
+        """Return the predicted peak allocated memory of the process at a size, in bytes.
 
         The result includes memory that was allocated before the step.
 
+        Args:
+            size: Value of each variable in `axes`.
+
         Raises:
-            OptionError: Nothing is predicted, or the size is invalid.
+            OptionError: The memory usage cannot be predicted, or the size is invalid.
         """
         return self._prediction(size).allocated
 
     def reserved(self, *size: int) -> int:
-        """Return the highest reserved memory while the step runs at a size. Raises the same errors as `predict`."""
+        """Return the predicted peak reserved memory of the process at a size, in bytes.
+
+        Arguments and errors are the same as for `predict`.
+        """
         return self._prediction(size).reserved
 
     def breakdown(self, *size: int, by: str = "line") -> tuple[Group, ...]:
-        """Return the memory at the peak by line of code, largest first.
+        """Return the predicted memory at the peak, grouped by line of code, with the largest group first.
 
-        If the prediction is an estimate, ``by`` can also be ``"module"``, or ``"phase"`` for parameters, gradients, the
-        optimizer's state, and the tensors of the forward pass and the backward pass.
+        Args:
+            size: Value of each variable in `axes`.
+            by: ``"line"``. If the prediction is an estimate, also ``"module"``, or ``"phase"`` for parameters,
+                gradients, the optimizer's state, and the tensors of the forward pass and the backward pass.
 
         Raises:
-            OptionError: Nothing is predicted, or the size or ``by`` is invalid.
+            OptionError: The memory usage cannot be predicted, or the size or ``by`` is invalid.
         """
         keys = {"line": "line", **({"module": "metadata", "phase": "context"} if self.estimated else {})}
         if by not in keys:
@@ -146,9 +156,15 @@ class Fit(Serializable, TableRepr):
     def advice(self, *size: int) -> Advice:
         """Predict how changes to the program would reduce the memory usage at a size.
 
-        The default is the largest size that fits, or the smallest size if none fits. The first call runs the step at
-        small sizes, with autocast and with saved tensors in host memory, and restores its state as `fit` does.
-        Raises the same errors as `predict`.
+        The first call runs the step at small sizes with autocast and with saved tensors in host memory, and restores
+        its state as `fit` does.
+
+        Args:
+            size: Value of each variable in `axes`. The default is the largest size that fits, or the smallest size if
+                none fits.
+
+        Raises:
+            OptionError: The memory usage cannot be predicted, or the size is invalid.
         """
         size = size or self._largest_size()
         self._prediction(size)  # checks the size

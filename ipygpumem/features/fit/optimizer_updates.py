@@ -1,7 +1,7 @@
-"""The memory usage of an optimizer's update, computed on fake parameters, so that the update itself is not run.
+"""Computation of the memory usage of an optimizer's update on fake parameters, so that the update itself is not run.
 
-While a step is recorded, a hook common to all optimizers replaces the update with the same allocations. The state that
-an optimizer will create in its first update is allocated beforehand, as it exists in every later step.
+While a step is recorded, a hook for all optimizers replaces the update with the same allocations. The state that an
+optimizer would create in its first update is allocated beforehand, because it exists in every later step.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class ComputedUpdate:
 
     Attributes:
         state: Device and size in bytes of each tensor of the optimizer's state that does not exist yet.
-        events: Allocations and frees of one update, in order, as tuples of the allocation's number, its device, and its
-            size in bytes, or None for a free.
+        events: Allocations and frees of one update, in order: tuples of the number of the allocation, its device, and
+            its size in bytes, or None for a free.
     """
 
     state: tuple[tuple[str, int], ...]
     events: tuple[tuple[int, str, int | None], ...]
 
     def total(self, device: str) -> int:
-        """Return the size of the missing state on a device plus the peak size of all temporary tensors, in bytes."""
+        """Return the size of the missing state on a device plus the peak size of the temporary tensors, in bytes."""
         live: dict[int, int] = {}
         highest = 0
         for number, place, nbytes in self.events:
@@ -48,17 +48,17 @@ class ComputedUpdate:
 
 
 class OptimizerUpdateReplacer:
-    """Context manager that replaces the updates of all optimizers while steps are recorded.
+    """Context manager that replaces the updates of all optimizers with the same allocations while steps are recorded.
 
     Args:
         torch: The module torch.
-        allowed: Function that is called with a computed update before its state is allocated, and returns whether the
-            memory is available. If not, the update is skipped.
+        allowed: Function that returns whether there is enough memory for a computed update. It is called before the
+            state is allocated. If it returns False, the update is skipped.
 
     Attributes:
         run: Names of the optimizer classes whose updates could not be computed and were run.
         skipped: Whether an update was skipped because ``allowed`` returned False.
-        computed: The update of each optimizer, by ID; None if it cannot be computed.
+        computed: The computed updates by optimizer ID; None for an update that cannot be computed.
     """
 
     def __init__(self, torch: Any, allowed: Callable[[ComputedUpdate], bool]) -> None:
@@ -99,7 +99,7 @@ class OptimizerUpdateReplacer:
         return self.computed[id(optimizer)]
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, all tensors of its state and those among them that its first update creates."""
+        """Return, by optimizer ID, a tuple of the tensors of its state and those that its first update creates."""
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
         return {
             key: optimizer_state(optimizer, self._existing_ids[key], self._state.get(key, ()))
@@ -147,7 +147,7 @@ def state_ids(optimizer: Any) -> set[int]:
 
 
 def optimizer_state(optimizer: Any, old_ids: set[int], allocated: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
-    """Return the tensors of an optimizer's state and those ``allocated`` for it, and those not in ``old_ids``."""
+    """Return all tensors of an optimizer's state, including those in ``allocated``, and those not in ``old_ids``."""
     tensors = [*_tensors(sys.modules["torch"], list(optimizer.state.values())), *allocated]
     return tensors, [tensor for tensor in tensors if id(tensor) not in old_ids]
 
@@ -157,7 +157,7 @@ def _is_known(optimizer: Any) -> bool:
 
 
 def _without_parameters(optimizer: Any) -> Any:
-    """Return an optimizer of the same class without parameters, whose update therefore changes nothing."""
+    """Return an optimizer of the same class that has no parameters, so that its update changes nothing."""
     copy = object.__new__(type(optimizer))
     copy.__dict__.update({name: value for name, value in vars(optimizer).items() if name != "step"})
     copy.param_groups, copy.state = [], collections.defaultdict(dict)
@@ -165,10 +165,10 @@ def _without_parameters(optimizer: Any) -> Any:
 
 
 def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdate:
-    """Run the update of an optimizer twice on fake parameters, with the current gradients of the parameters.
+    """Run the update of an optimizer twice on fake parameters, and return the allocations and frees of the second run.
 
-    The first run creates the missing state. If no parameter has a gradient yet, gradients are created where required.
-    If ``options`` replace options of the optimizer, such as ``foreach``, the first run creates the whole state.
+    The first run creates the missing state. The parameters that have gradients are updated, or all that require
+    gradients if none has one. If ``options`` replace options such as ``foreach``, the first run creates all state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -215,7 +215,7 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
 
 
 def _constants(optimizer: Any) -> dict[int, Any]:
-    """Return the values, by ID, of the optimizer's scalar tensors in host memory, such as the number of steps."""
+    """Return the values of the optimizer's scalar tensors in host memory, such as the number of steps, by tensor ID."""
     values = [value for state in optimizer.state.values() for value in state.values()]
     return {
         id(value): value.item()
@@ -226,7 +226,7 @@ def _constants(optimizer: Any) -> dict[int, Any]:
 
 def _like(torch: Any, tensor: Any, constant: Any = None) -> Any:
     if constant is not None:
-        return torch.tensor(constant, dtype=tensor.dtype)  # fake tensors know the value of a constant
+        return torch.tensor(constant, dtype=tensor.dtype)  # a fake tensor stores the value of a constant
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
@@ -235,7 +235,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict with the value of the option ``foreach`` that PyTorch selects for the real parameters."""
+    """Return a dict with the value that PyTorch selects for the option ``foreach``; empty if the value is set."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
@@ -245,7 +245,7 @@ def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storage_trace_mode(torch: Any) -> Any:
-    """Return a dispatch mode that records when storages are created and deleted."""
+    """Return a dispatch mode that records the creation and deletion of storages."""
 
     class StorageTraceMode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -264,7 +264,7 @@ def _storage_trace_mode(torch: Any) -> Any:
 
 
 class _StorageTrace:
-    """The storages that are created while a trace is active, and the events of their creation and deletion."""
+    """Record of the storages that are created in a `StorageTraceMode`, and of their creation and deletion in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str, int | None]] = []
@@ -284,7 +284,7 @@ class _StorageTrace:
             self.events.append((number, device, storage.nbytes()))
 
     def events_without(self, kept_storages: set[int], start: int) -> list[tuple[int, str, int | None]]:
-        """Return the events from ``start`` on, except those of storages that the optimizer keeps."""
+        """Return the events from index ``start`` on, except those of storages in ``kept_storages``."""
         numbers = {number for key, (number, _) in self._live.items() if key in kept_storages}
         return [event for event in self.events[start:] if event[0] not in numbers]
 

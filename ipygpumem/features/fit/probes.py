@@ -1,4 +1,4 @@
-"""Runs of a step at small sizes, with their peaks and their recorded allocations."""
+"""Run a step at small sizes, and measure its peaks and record its allocations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.step_objects import StepObjects
 
 
-_CYCLES_SHARE = 0.02  # smallest share of the peak that is reported if it is freed with reference cycles
+_CYCLES_SHARE = 0.02  # memory freed with reference cycles is reported if it exceeds this share of the peak
 
 
 class FitError(Exception):
@@ -47,7 +47,7 @@ class FitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapacity:
-    """Memory of a device. Sizes are in bytes.
+    """The memory of a device that PyTorch can use, in bytes.
 
     Attributes:
         limit: Memory that PyTorch can use, including the memory that it has reserved.
@@ -59,15 +59,19 @@ class MemoryCapacity:
 
     @property
     def free(self) -> int:
-        """Memory that PyTorch can still allocate."""
+        """Memory that PyTorch can still allocate, in bytes."""
         return self.limit - self.allocated
 
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A run of the step: its peaks by device index, and its snapshot, which is None if the run was not recorded.
+    """The result of one run of the step.
 
-    ``recorder`` and ``observer`` contain the positions of calls and updates in the recorded events.
+    Attributes:
+        peaks: Peak counters by device index.
+        snapshot: The recorded allocations; None if the run was not recorded.
+        recorder: The recorder; None if the run was not recorded.
+        observer: Observer of the calls and updates in the run; None if the run was not observed.
     """
 
     peaks: dict[int, Counters]
@@ -76,7 +80,7 @@ class StepRun:
     observer: StepObserver | None = None
 
     def step(self, device: int) -> StepRecording:
-        """Return the events of a recorded run on a device, without the release of the cache after the run."""
+        """Return the recorded events on a device, except for the release of PyTorch's cache after the run."""
         if self.snapshot is None:
             raise ValueError("the run was not recorded")
         action = self.snapshot.timelines[device].trace.action
@@ -85,13 +89,15 @@ class StepRun:
 
 
 class StepRunner:
-    """Runs a step and measures its memory usage.
+    """Runs a step on the GPU and measures its memory usage.
 
-    The attribute ``torch`` is the module torch. The step runs in the context manager that ``context(self)`` returns.
+    Attributes:
+        torch: The module torch.
+        context: Function that returns the context manager in which the step runs, given the runner.
     """
 
     contexts = (AUTOCAST, OFFLOADING)
-    """Changes that can be predicted from runs in context managers."""
+    """Changes that can be predicted by running the step in a context manager."""
     keeps_contents = False
     """Whether runs leave the contents of existing tensors unchanged."""
 
@@ -110,7 +116,7 @@ class StepRunner:
         self.context: Callable[[Any], Any] = contextlib.nullcontext
 
     def start(self) -> None:
-        """Check that allocations can be recorded, and create a CUDA context if there is none.
+        """Check that allocations can be recorded, and create the CUDA context if it does not exist yet.
 
         Raises:
             FitError: Allocations cannot be recorded.
@@ -135,7 +141,12 @@ class StepRunner:
         self._user_stats = peaks.user_stats()
 
     def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> StepRun:
-        """Run the step once, observed by ``observer``.
+        """Run the step once.
+
+        Args:
+            size: Size of the step.
+            record: Whether to record the allocations.
+            observer: Context manager in which the step runs.
 
         Raises:
             FitError: The step ran out of memory, or its allocations could not be recorded.
@@ -152,7 +163,7 @@ class StepRunner:
                 peaks.enter(scope, index, reset=False)
             if recorder is not None:
                 recorder.start()
-            # a garbage collection at a random moment would make runs differ
+            # garbage collection at different times would make runs differ
             with pause_gc():
                 with observer or contextlib.nullcontext(), self.context(self):
                     check_result(self._code.text, self._code.run(size))
@@ -163,7 +174,7 @@ class StepRunner:
                 freed = before - self._allocated()
             if freed > _CYCLES_SHARE * sum(counters.allocated for counters in reached.values()):
                 self._cycles = max(self._cycles, (freed, size_name(size)))
-            torch.cuda.empty_cache()  # what this run has cached may be of no use for the next one
+            torch.cuda.empty_cache()  # the next run may be unable to use the blocks that this run has cached
             snapshot = None if recorder is None else self._snapshot(recorder, size)
             return StepRun(reached, snapshot, recorder, observer)
         except out_of_memory as error:
@@ -180,7 +191,7 @@ class StepRunner:
         return sum(map(self.torch.cuda.memory_allocated, pytorch.devices_in_use()))
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
-        """Return an observer for a run."""
+        """Return a new observer for one run of the step."""
         return StepObserver(self.torch, blocks)
 
     def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
@@ -193,14 +204,14 @@ class StepRunner:
         return Snapshot.load(recorder.snapshot)
 
     def release(self, saved: SavedState) -> None:
-        """Free the tensors that the step has replaced."""
+        """Free the memory of the tensors that the step has replaced."""
         if saved.free_replaced_tensors():
             self.torch.cuda.empty_cache()
 
     def close(self) -> list[str]:
-        """Exclude the runs from the peaks that PyTorch reports to the program, and finish an interrupted run.
+        """Remove the effects of the runs on PyTorch's peak counters and cache, and finish an interrupted run.
 
-        Return sentences for the user.
+        Return sentences for the user about reference cycles that the step leaves.
         """
         self._runtime.active_recording.close()
         if self._observer is not None:
@@ -228,7 +239,7 @@ class StepRunner:
         return OptimizerUpdateReplacer(self.torch, allowed)
 
     def describe(self, index: int, on: int | str | None) -> tuple[str, str]:
-        """Return the name of a device and its label, which contains the memory of another GPU if it is not None."""
+        """Return the name of a device, and its label, which includes the memory of the target GPU, ``on``, if any."""
         device = self._runtime.monitor.devices.get(index)
         label = "" if device is None else device.label
         return f"cuda:{index}", label if on is None else f"{label}, for a GPU with {on}"
@@ -242,13 +253,13 @@ class StepRunner:
         return int(self.torch.cuda.current_device())
 
     def available(self, index: int) -> MemoryCapacity:
-        """Return the memory of a device at this moment. Raises `FitError` if the free memory is unknown."""
+        """Return the memory of a device that PyTorch can use now. Raises `FitError` if the free memory is unknown."""
         return device_capacity(self._runtime, index)
 
     def limit(self, index: int, total: int | str | None) -> int:
-        """Return the memory that PyTorch can use on a device.
+        """Return the memory that PyTorch can use on a device, or on another GPU with memory ``total``, in bytes.
 
-        If ``total`` is the memory of another GPU, usage outside PyTorch is assumed to be the same as on this GPU.
+        Memory usage outside PyTorch is assumed to be the same on both GPUs.
         """
         if total is None:
             return self.available(index).limit
@@ -261,7 +272,7 @@ class StepRunner:
 
 
 def device_capacity(runtime: Runtime, index: int) -> MemoryCapacity:
-    """Return the memory of a device at this moment.
+    """Return the memory of a device that PyTorch can use now.
 
     Raises:
         FitError: The free memory is unknown.
@@ -274,10 +285,10 @@ def device_capacity(runtime: Runtime, index: int) -> MemoryCapacity:
 
 
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
-    """Return how many bytes at the peak of a step may grow with the size of the step.
+    """Return how many of the bytes allocated at the peak of a step may grow with the size of the step.
 
     For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
-    ``leaves`` contains the number of parameters of each size.
+    ``leaves`` contains the number of parameters by their size in bytes.
     """
     constant, unmatched_parameters = 0, leaves + leaves
     for nbytes in step.sizes[step.live_at_own_peak()].tolist():

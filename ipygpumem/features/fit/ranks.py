@@ -1,4 +1,4 @@
-"""Communication between the ranks of a distributed program, which must all run the step at the same sizes."""
+"""Communication between the ranks of a distributed program, all of which must run the step at the same sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 class RankCommunicator:
-    """Communicator with the other ranks, through the store of torch.distributed. With one rank, methods do not wait.
+    """Exchanges values with the other ranks through the default store of ``torch.distributed``.
+
+    In a program with a single rank, the methods return immediately.
 
     Attributes:
         world: Number of ranks.
@@ -32,10 +34,10 @@ class RankCommunicator:
             self._store = sys.modules["torch.distributed.distributed_c10d"]._get_default_store()
 
     def join(self) -> None:
-        """Wait for the other ranks.
+        """Wait until all ranks have called this method.
 
         Raises:
-            FitError: Not all ranks called this method in time.
+            FitError: Not all ranks called this method within 60 seconds.
         """
         if self._store is not None:
             call = (int(self._store.add("ipygpumem/fit/calls", 1)) - 1) // self.world
@@ -43,10 +45,10 @@ class RankCommunicator:
             self.minimum(0)
 
     def minimum(self, value: int) -> int:
-        """Return the smallest of the values that the ranks pass to this method.
+        """Return the smallest of the values that all ranks pass to this method.
 
         Raises:
-            FitError: Not all ranks called this method in time.
+            FitError: Not all ranks called this method within 60 seconds.
         """
         if self._store is None:
             return value

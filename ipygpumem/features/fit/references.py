@@ -1,4 +1,4 @@
-"""References between objects other than by attributes or items."""
+"""References from an object to other objects that are neither attributes nor items of a container."""
 
 from __future__ import annotations
 
@@ -41,18 +41,21 @@ _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
 
 
 def is_reference(value: Any) -> bool:
-    """Return whether a value is an object of the standard library with references, such as ``weakref.ref``."""
+    """Return whether a value belongs to a class of the standard library that refers to other objects.
+
+    Examples are ``weakref.ref``, ``memoryview`` and ``contextvars.ContextVar``.
+    """
     return any(id(base) in _READERS for base in mro(type(value)))
 
 
 def referents(reference: Any) -> Iterable[Any]:
-    """Return the objects that a reference refers to."""
+    """Return the objects to which an object refers for which `is_reference` returns True."""
     read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 
 
 def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
-    """Return the value of a variable of an enclosing function, as a tuple of one element; empty without a value."""
+    """Return the value of a closure cell as a tuple of one element, or an empty tuple if the cell is empty."""
     try:
         return (cell.cell_contents,)
     except ValueError:
@@ -60,13 +63,13 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def base_of_view(tensor: Any) -> tuple[Any, ...]:
-    """Return the dense tensor of which a tensor is a view, as a tuple of one element; otherwise an empty tuple."""
+    """Return the strided tensor of which a tensor is a view as a tuple of one element, or an empty tuple."""
     base = attempt(lambda: tensor._base)
     return () if base is None or str(base.layout) != "torch.strided" else (base,)
 
 
 def sparse_components(tensor: Any) -> tuple[Any, ...]:
-    """Return the tensors of indices and values of which a sparse tensor consists; an empty tuple for other tensors."""
+    """Return the index and value tensors of a sparse tensor, or an empty tuple for other tensors."""
     layout = str(attempt(lambda: tensor.layout))
     if not layout.startswith("torch.sparse"):
         return ()
@@ -76,7 +79,7 @@ def sparse_components(tensor: Any) -> tuple[Any, ...]:
 
 
 def queued_items(items: Any) -> list[Any]:
-    """Return the items of a ``queue.Queue``; an empty list for other objects."""
+    """Return the items of a ``queue.Queue``, or an empty list for other objects."""
     return list(items.queue) if issubclass(type(items), queue.Queue) else []
 
 
@@ -85,13 +88,13 @@ HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def tensor_hooks(tensor: Any) -> list[Any]:
-    """Return the dicts of the hooks of a tensor; an empty list if it has no hooks."""
+    """Return the dicts that contain the hooks of a tensor, or an empty list if it has no hooks."""
     hooks = [attempt(functools.partial(getattr, tensor, name)) for name in HOOKS]
     return [hook for hook in hooks if hook is not None]
 
 
 def global_containers() -> list[Any]:
-    """Return the dicts in libraries that a step can change by calling functions: global hooks, accelerate's state."""
+    """Return dicts of libraries that a step can change by calling functions: global hooks and Accelerate's state."""
     values = [
         (name, value)
         for module in ("torch.nn.modules.module", "torch.optim.optimizer", "accelerate.state")
@@ -103,7 +106,7 @@ def global_containers() -> list[Any]:
 
 
 def cached_values(cached_function: Any) -> list[Any]:
-    """Return cached values, but not the internal dict of the cache, which must not be changed."""
+    """Return the results in the cache of a function that is decorated by ``functools.lru_cache``."""
     values = gc.get_referents(cached_function)
     if cached_function.cache_parameters()["maxsize"] is None:
         return [item for value in values if type(value) is dict for item in value.values()]

@@ -1,7 +1,7 @@
-"""Find replaced tensors of a step that exist only because the state of the step is saved.
+"""Find tensors that a step has replaced and that exist only because the state of the step is saved.
 
 As in Python's garbage collector, the references between the replaced objects are subtracted from their reference
-counts: an object is in use if it has other references, or if an object in use refers to it.
+counts: an object is in use if references remain, or if an object in use refers to it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CONTAINERS = (
 def unused_tensors(
     torch: Any, replaced: list[Any], holders: Iterable[Any], instances: set[int], *, weak: bool
 ) -> list[Any]:
-    """Return the tensors to which only the saved state and other unused objects refer.
+    """Return the replaced tensors to which only the saved state and other unused objects refer.
 
     Args:
         torch: The module torch.
-        replaced: Values that the step has replaced. They are removed from the list.
+        replaced: Values that the step has replaced. This function empties the list.
         holders: Containers of the saved state, which refer to objects of the step.
         instances: IDs of the objects whose attributes can be tensors of the step.
-        weak: Whether to treat objects with weak references as in use, because the program can use them again.
+        weak: Whether objects with weak references are considered in use, because the program can still access them.
     """
     objects: dict[int, Any] = {}
     reference = _add_unused_object(objects)
@@ -75,10 +75,10 @@ def unused_tensors(
 
 
 def graph_storages(graph: Any) -> dict[int, int]:
-    """Return the sizes in bytes of the storages saved for the backward pass.
+    """Return the size in bytes of each storage that an autograd graph has saved for the backward pass.
 
     The keys are the addresses of the storage objects (``_cdata``). ``graph`` is the ``grad_fn`` of the output. The
-    result is empty if this version of PyTorch does not expose saved tensors.
+    result is empty if the installed version of PyTorch does not expose saved tensors.
     """
     sizes: dict[int, int] = {}
     nodes, pending = set(), [graph]
@@ -106,11 +106,11 @@ def _add_unused_object(objects: dict[int, Any]) -> int:
 
 
 class _UnusedObject:
-    """An object that is not in use, for comparison with the reference counts of other objects."""
+    """A class whose instance is not in use, and whose reference count is compared with those of other objects."""
 
 
 def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = False) -> list[Any]:
-    """Return the objects that a value refers to; with ``native``, including references in PyTorch's C++ code."""
+    """Return the objects to which a value refers; if ``native`` is true, also from PyTorch's C++ code."""
     if is_instance(value, torch.Tensor):
         return [*gc.get_referents(value), *(base_of_view(value) if native else ())]
     if type(value) is types.FunctionType:  # not its global variables
@@ -120,7 +120,7 @@ def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = Fa
 
 
 def _native_references(tensor: Any) -> int:
-    """Return the number of references to a tensor in PyTorch's C++ code; 1 if it is unknown."""
+    """Return the number of references to a tensor from PyTorch's C++ code, or 1 if it is unknown."""
     count: int | None = attempt(lambda: tensor._use_count() - 1)
     return 1 if count is None else count
 

@@ -1,4 +1,4 @@
-"""Run a step at small sizes until its memory usage can be predicted and the prediction has been checked."""
+"""Selection of the small sizes at which a step runs until its memory usage is predicted and the prediction checked."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 MAX_SHARE = 0.5
 """Largest share of the free memory that a run may use."""
 _MAX_ERROR = 0.02
-"""Relative error of a checked prediction above which the prediction is rejected."""
+"""Relative error of the predicted peak of a run above which the prediction is rejected."""
 _IRREGULAR = 0.1
-"""Relative error of a rejected prediction below which the step is predicted again, with another run."""
+"""Relative error of a rejected prediction below which another run is added and the step is predicted again."""
 _GROWTH = 2
-"""Factor between successive sizes to run."""
+"""Factor between the sizes of successive runs."""
 _SMALL_GROWTH = (1.5, 1.25, 0)
-"""Smaller factors, if the next size may need too much memory."""
+"""Smaller factors that are used if the next run may need too much memory."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
@@ -52,7 +52,7 @@ _OTHER_RANK = "another rank cannot predict the step: see the result of that rank
 
 
 class SizeSearch:
-    """Chooses sizes at which to run a step, and predicts the memory usage of the step from these runs.
+    """Selects sizes, runs a step at these sizes, and predicts the memory usage of the step from these runs.
 
     Attributes:
         index: Index of the device.
@@ -79,11 +79,11 @@ class SizeSearch:
         self._leaves: collections.Counter[int] = collections.Counter()
 
     def allows_update(self, update: ComputedUpdate) -> bool:
-        """Return whether an update and the optimizer state that it creates stay within the memory limit."""
+        """Return whether an optimizer update and the state that it creates fit into the memory that a run may use."""
         return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
 
     def run(self, saved: SavedState, updates: _Updates) -> str:
-        """Run the step at several sizes; return the reason if nothing can be predicted, otherwise ``""``."""
+        """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
         self.observations = StepObservations(self.runner, saved.objects)
         probe: Any = None
@@ -104,7 +104,7 @@ class SizeSearch:
         return ""
 
     def _request(self, runs: _Runs, probe: Any) -> _Request | None:
-        """Return the next run, or None after the last one. If any rank cannot predict the step, all ranks stop."""
+        """Return the next run, or None after the last run. Raises `FitError` if any rank cannot predict the step."""
         request, refusal = None, probe if isinstance(probe, FitError) else None
         try:
             request = None if refusal else runs.send(probe)
@@ -117,7 +117,7 @@ class SizeSearch:
         return request
 
     def _runs(self, objects: StepObjects, updates: _Updates) -> _Runs:
-        """Yield the size, the role and the prediction of each run, and receive its results."""
+        """Yield the size, the role and the predicted peak of each run, and receive the resulting `Probe`."""
         __tracebackhide__ = True
         self._before = {index: self.runner.available(index) for index in self.runner.devices()}
         self.index = self.runner.current_device()
@@ -201,7 +201,7 @@ class SizeSearch:
         return result
 
     def _others(self, first: Size, second: Size) -> Sequence[Size]:
-        """Return the sizes, other than the first, that determine the prediction."""
+        """Return the sizes that determine the prediction, except for the first size."""
         if len(first) == 1:
             return [second]
         lengths = (first[1], second[1], self.code.axes[1].at_least(_GROWTH * second[1]))  # may be a quadratic function
@@ -210,10 +210,10 @@ class SizeSearch:
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
 
-        ``added`` is a function that returns how many bytes a run at a size allocates.
+        ``added`` is a function that returns how many bytes a run at a given size allocates.
 
         Raises:
-            FitError: The next larger size may also need too much memory.
+            FitError: Even a run at the next larger size may need too much memory.
         """
         last = max(size for size, _ in self._steps)
         needed_bytes = 0
@@ -228,7 +228,7 @@ class SizeSearch:
         raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
 
     def _bound(self, size: Size) -> int:
-        """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
+        """Return an upper bound on the bytes that a run allocates, which grow at most quadratically with the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
@@ -238,7 +238,7 @@ class SizeSearch:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
     def _verification_size(self, scaled: ScaledRecording) -> Size:
-        """Return the largest size at which a run stays within the memory limit, or ``(0,)`` if there is none."""
+        """Return the largest size at which a run fits into the memory that it may use, or ``(0,)`` if there is none."""
         before, axes = self._before[self.index], self.code.axes
         free = min(before.free, (self.capacity or 0) - before.allocated)
         limit = int((1 - _MAX_ERROR) * self._most * free)
@@ -248,7 +248,7 @@ class SizeSearch:
         return (0,) if last < 0 else nth_size(axes, last)
 
     def _checks(self, scaled: ScaledRecording) -> _Runs:
-        """Yield larger sizes, and compare the runs with their predictions."""
+        """Yield runs at larger sizes, and compare their peaks with the predictions."""
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
             try:
@@ -273,7 +273,7 @@ class SizeSearch:
     def _checked(
         self, size: Size, role: ProbeRole, scaled: ScaledRecording
     ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
-        """Yield a size; return the prediction that includes this run, and the reasons why it is unreliable.
+        """Yield a run; return the prediction from all runs including this one, and the reasons why it is unreliable.
 
         If the run differs from its prediction, for example because small sizes use other kernels, the step is predicted
         again from this run and the other runs.

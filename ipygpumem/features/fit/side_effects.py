@@ -1,4 +1,4 @@
-"""Side effects of a step that cannot be undone: iterators that advanced, and files that were written."""
+"""Detection of side effects of a step that cannot be undone: iterators that advanced, and files that were written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEPTH = 3
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a tuple that usually changes when an iterator advances or the items of a queue change."""
+    """Return a tuple that differs, in most cases, after an iterator has advanced or a queue has changed."""
     if issubclass(type(iterator), queue.Queue | queue.SimpleQueue):
         return iterator.qsize(), *map(id, queued_items(iterator))
     frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)
@@ -35,9 +35,9 @@ def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
 
 
 class WrittenFiles:
-    """Context manager that counts how often code writes to files with Python's file objects.
+    """Context manager that counts writes to files through Python's file objects.
 
-    It uses ``sys.setprofile``, so it counts nothing while another profiler is active.
+    It uses ``sys.setprofile``. If another profiler is active, no writes are counted.
 
     Attributes:
         writes: Number of writes by file name.
@@ -64,7 +64,7 @@ class WrittenFiles:
                 self.writes[name] += 1
 
     def notes(self) -> list[str]:
-        """Return one sentence for each file that was written."""
+        """Return a sentence for each file to which the code wrote."""
         return [
             f"The step wrote to the file {name} ({many(count, 'write')}), which is not undone."
             for name, count in self.writes.items()

@@ -1,7 +1,7 @@
-"""Save and restore the state that a step changes: tensors, gradients, objects, names and random numbers.
+"""Save and restore the state that a step can change: tensors, gradients, objects, variables and random number states.
 
-Everything is restored in place. Objects keep their identity, and version counters their value, so that an
-autograd graph that was built before the step remains valid. The contents of tensors are saved in host memory.
+The state is restored in place. Objects keep their identity, and tensors their version counters, so that an autograd
+graph that was built before the step remains valid. The contents of tensors are saved in host memory.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from ipygpumem.features.fit.tensor_backup import TensorBackup, restore_each
 from ipygpumem.sources.host import read_host
 
 _HOST_SHARE = 0.5
-"""Share of the available host memory that the saved contents may use."""
+"""Largest share of the available host memory that the saved contents may use."""
 
 
 class SavedState:
-    """The state of all objects that a step can change. Call `restore` once.
+    """A copy of the state of all objects that a step can change. `restore` may be called only once.
 
     Args:
         torch: The module torch.
         roots: Objects at which the search for the state starts, by name.
-        namespaces: Global variables, and the names of those to save.
-        contents: Whether to save the contents of tensors. Otherwise, they must not be changed.
+        namespaces: Dicts of global variables, each with the names of the variables to save.
+        contents: Whether to save the contents of tensors. If false, the step must not change them.
 
     Raises:
         OptionError: Host memory is insufficient, there are too many objects, or the model has lazy parameters.
@@ -92,7 +92,7 @@ class SavedState:
         self._process = process_settings(objects.uses)
 
     def replaced_tensors(self) -> list[Any]:
-        """Return the tensors that the step has replaced and to which only this object refers."""
+        """Return the tensors that the step has replaced and to which only this saved state refers."""
         replaced_objects = [value for value in self._replaced() if gc.is_tracked(value)]
         if not replaced_objects:
             return []
@@ -111,7 +111,7 @@ class SavedState:
             return self._tensors.free(self.replaced_tensors())
 
     def _replaced(self) -> list[Any]:
-        """Return the values that the saved containers, attributes and variables no longer contain."""
+        """Return the saved values that the containers, attributes and variables no longer contain."""
         values = []
         for _, container, items in self._items:
             values += replaced_items(container, items)
@@ -126,7 +126,7 @@ class SavedState:
         return values
 
     def _holders(self) -> Iterator[Any]:
-        """Yield the containers in this object that refer to objects of the step."""
+        """Yield the containers of this saved state that refer to objects of the step."""
         objects = self.objects
         yield from (objects.tensors, objects.instances, objects.namespaces, objects.cells, objects.arrays)
         yield from (objects.generators, objects.optimizers, objects.caches)
@@ -141,7 +141,7 @@ class SavedState:
         yield from self._tensors.holders()
 
     def restore(self) -> list[str]:
-        """Restore the state and return sentences about containers that grew and about what could not be restored."""
+        """Restore the state. Return sentences about containers that grew and about changes that were not undone."""
         notes = [
             f"The step advanced {_described(name, iterator)}, which is not undone."
             for name, iterator, saved_position in self._positions
@@ -167,7 +167,7 @@ class SavedState:
             return notes + self._tensors.restore()
 
     def _restore_caches(self) -> list[str]:
-        """Clear caches that were empty, and return a sentence about each other cache to which results were added."""
+        """Clear caches that were empty. Return a sentence for each other cache to which the step added results."""
         notes = []
         for function, before in self._caches:
             added = function.cache_info().misses - before.misses

@@ -1,4 +1,4 @@
-"""The code of a step and the sizes at which it can run, from a magic or from a function."""
+"""The code of a step, given as a statement or as a function, and the sizes at which it can run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ipygpumem.features.fit.axes import Size, SizeAxis, check_axes, checked_axis
 
 @dataclass(frozen=True, slots=True)
 class StepCode:
-    """A step of the user's program.
+    """The code of a step of the user's program.
 
     Attributes:
         text: The statement, with possible secrets replaced by ``***``, or the name of the function.
-        axes: Variables that determine the size.
+        axes: Variables that determine the size of the step.
         run: Function that runs the step at a size.
-        roots: Function that returns the objects, by name, at which the search for the state of the step begins.
-        namespaces: Global variables, and the names of those that the statement may set.
+        roots: Function that returns the objects, by name, at which the search for the state of the step starts.
+        namespaces: Dicts of global variables, each with the names of the variables that the statement may set.
         sources: Source code of notebook cells by file name.
         numbers: Execution counts of notebook cells by file name.
     """
@@ -38,7 +38,9 @@ class StepCode:
 
 
 def function_step(step: Any, sizes: Any) -> StepCode:
-    """Return the `StepCode` of a function that runs one step. The object of a bound method is not kept alive.
+    """Return the `StepCode` of a function that runs one step.
+
+    The object of a bound method is referenced weakly.
 
     Raises:
         OptionError: ``step`` is not a function, or the sizes are invalid.
@@ -76,7 +78,7 @@ def _check_function(name: str, function: Any) -> None:
 
 
 def check_result(text: str, result: Any) -> None:
-    """Raise `OptionError` if the result of a step shows that its code has not run."""
+    """Raise `OptionError` if the result of a step is a generator or coroutine, whose code has not run."""
     if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
         kind = "coroutine" if inspect.iscoroutine(result) else "generator"
         raise OptionError(f"{text} returns a {kind}, whose code has not run: use a function that runs one step")
@@ -89,10 +91,17 @@ def statement_step(
     variables: dict[str, Any],
     run: Callable[[], Any],
 ) -> StepCode:
-    """Return the `StepCode` of a statement that runs one step, given the variables to which the statement refers.
+    """Return the `StepCode` of a statement that runs one step.
+
+    Args:
+        text: The statement.
+        axes: Variables that determine the size of the step.
+        codes: Code objects of the compiled statement.
+        variables: Global variables, to which the size is assigned before each run.
+        run: Function that runs the statement.
 
     Raises:
-        OptionError: A variable does not occur in the statement.
+        OptionError: The statement does not use one of the variables in ``axes``.
     """
     names = {name for code in codes for name in _names(code)}
     for axis in axes:

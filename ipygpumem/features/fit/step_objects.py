@@ -1,8 +1,8 @@
 """Search for the objects whose state a step can change, starting at its code.
 
-The search follows attributes and items, and the global variables that the code of user-defined functions refers to. It
-skips libraries other than those whose objects contain training state, because restoring the attributes of, for
-example, a logger with a background thread could break it.
+The search follows attributes, items, and the global variables to which the code of user-defined functions refers. It
+skips libraries, except those whose objects contain training state, because restoring the attributes of, for example, a
+logger with a background thread could break it.
 """
 
 from __future__ import annotations
@@ -53,34 +53,37 @@ from ipygpumem.features.fit.user_code import (
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
 _ATOMIC = (int, float, complex, str, bytes, bool, type(None), range, slice, types.CodeType)
 _FILE = io.IOBase.__bases__[0]
-"""Base class of all file objects, which are iterators, too."""
+"""Base class of all file objects, which are also iterators."""
 _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
 _BY_STRING = {"__dict__", "attrgetter", "eval", "exec", "getattr", "globals", "setattr", "vars"}
-"""Functions and attributes with which code can use a variable whose name is in a string."""
+"""Functions and attributes through which code can access a variable whose name is given as a string."""
 _MAX_OBJECTS = 3_000_000
 
 
 class StepObjects:
-    """The mutable objects that can be reached from the code of a step.
+    """The mutable objects that are reachable from the code of a step.
 
     Args:
         torch: The module torch.
-        roots: Objects at which the search starts, such as the function.
+        roots: Objects at which the search starts, such as the function, by name.
 
     Attributes:
         tensors: Tensors, including parameters, buffers and the state of optimizers.
-        containers: Instances of the built-in mutable containers and of their subclasses, with their names.
+        containers: Names and instances of built-in mutable containers and of their subclasses.
         instances: Objects with attributes, including user-defined classes.
-        namespaces: Global variables of user-defined functions.
-        names: For the ID of each namespace, the names in the code that uses it, or None if the code can set any name.
-        cells: Variables of enclosing functions.
+        namespaces: Dicts of the global variables that user-defined functions use.
+        names: By ID of each namespace, the names in the code that uses it, or None if the code can set any name.
+        cells: Closure cells of functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
-        iterators: Iterators and queues with their names.
+        iterators: Names and objects of iterators and queues.
         optimizers: Instances of ``torch.optim.Optimizer``.
-        caches: Functions with a cache, as decorated by ``functools.lru_cache``.
-        files: File objects, including those in memory.
+        caches: Functions that are decorated by ``functools.lru_cache``.
+        files: File objects, including in-memory files.
+
+    Raises:
+        OptionError: More than 3 million objects are reachable.
     """
 
     def __init__(self, torch: Any, roots: Mapping[str, Any]) -> None:
@@ -223,9 +226,9 @@ class StepObjects:
             self.visit_code(code, variables, enclosing)
 
     def visit_code(self, code: types.CodeType, variables: dict[str, Any], enclosing: Iterable[Any] = ()) -> None:
-        """Add the global variables that a code object refers to, including those of imported modules of the user.
+        """Add the global variables to which a code object refers, including those of imported modules of the user.
 
-        ``enclosing`` contains the values of variables of enclosing functions, which can be modules.
+        ``enclosing`` contains the values of the variables of enclosing functions, some of which can be modules.
         """
         codes = list(_nested(code))
         names = {name for inner in codes for name in inner.co_names}
@@ -251,7 +254,7 @@ class StepObjects:
             self.add_namespace(namespace, names)
 
     def add_namespace(self, variables: dict[str, Any], names: Iterable[str]) -> None:
-        """Add global variables that code with these names uses."""
+        """Add a dict of global variables and the names in the code that uses it."""
         if id(variables) not in self.names:
             self.namespaces.append(variables)
             self.names[id(variables)] = set()
@@ -262,7 +265,7 @@ class StepObjects:
                 self.names[id(variables)] = None
 
     def uses(self, name: str) -> bool:
-        """Return whether the code uses a name, or may use any name."""
+        """Return whether the code of the step uses a name, or can use any name."""
         return any(names is None or name in names for names in self.names.values())
 
 

@@ -1,7 +1,7 @@
-"""Save and restore tensors, their gradients, and the contents of their storages in host memory.
+"""Save tensors, their gradients and the contents of their storages in host memory, and restore them.
 
-Storages and gradients are referred to weakly: those that the step replaces are freed, as they would be without the
-saved state, so that runs need no more memory than other steps of the program.
+Storages and gradients are referenced weakly: those that the step replaces are freed, as they would be without the
+backup, so that runs need no more memory than other steps of the program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ipygpumem.features.fit.replaced_objects import graph_storages
 
 
 class _StorageBackup:
-    """A saved storage. If the step has freed it, it is replaced by a new storage with the same contents."""
+    """A backup of a storage. If the step has freed the storage, it is restored as a new storage."""
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
         self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
@@ -31,13 +31,13 @@ class _StorageBackup:
 
     @staticmethod
     def _is_replaceable(storage: Any) -> bool:
-        """Return whether a storage is ordinary memory, rather than that of a file, another process or an array."""
+        """Return whether a new storage can replace a storage: not if a file, array or another process shares it."""
         if not storage.resizable():
             return False
         return storage.device.type != "cpu" or not (storage.is_shared() or attempt(storage.is_pinned))
 
     def current(self) -> Any:
-        """Return the storage. If it was freed, create a new one; in host memory if the GPU is full."""
+        """Return the storage, or a new storage if it was freed, in host memory if the GPU memory is exhausted."""
         if self._storage is None:
             untyped = self._torch.UntypedStorage
             self._storage = self._reference()
@@ -67,7 +67,7 @@ class _StorageBackup:
 
 @dataclass(slots=True)
 class _TensorState:
-    """The state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
+    """The saved state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
 
     ``storage`` is None if only methods of the tensor can copy its contents, as for sparse tensors. If so, ``alias`` is
     another tensor with the same storages, or None for a gradient, and ``contents`` is a copy in host memory.
@@ -91,12 +91,12 @@ class _TensorState:
 
 
 class TensorBackup:
-    """The state of tensors and of their gradients.
+    """A backup of tensors and of their gradients.
 
     Args:
         torch: The module torch.
-        tensors: The tensors.
-        contents: Whether `save_contents` will be called. Otherwise, the contents of the tensors must not change.
+        tensors: The tensors to save.
+        contents: Whether `save_contents` will be called. If false, the contents of the tensors must not change.
     """
 
     def __init__(self, torch: Any, tensors: Iterable[Any], *, contents: bool) -> None:
@@ -146,12 +146,12 @@ class TensorBackup:
 
     @property
     def nbytes(self) -> int:
-        """Size of the contents to save, in bytes."""
+        """Total size of the contents to save, in bytes."""
         total = sum(storage.nbytes for storage in self._storages.values())
         return int(total + sum(_nbytes(state.tensor()) for state in self._all() if state.storage is None))
 
     def save_contents(self) -> None:
-        """Copy the contents to host memory."""
+        """Copy the contents of the tensors and gradients to host memory."""
         for state in self._all():
             tensor = state.tensor()
             if state.storage is None:
@@ -166,11 +166,11 @@ class TensorBackup:
         return [leaf.grad for leaf, state in self._gradients if leaf.grad is not (state and state.tensor())]
 
     def holders(self) -> list[Any]:
-        """Return the objects that refer directly to the tensors."""
+        """Return the objects of this backup that refer directly to the tensors."""
         return [*self._tensors.values(), *self._gradients]
 
     def free(self, tensors: Iterable[Any]) -> bool:
-        """Free the storages of tensors that only this object refers to. Return whether there are any."""
+        """Free the storages of saved tensors to which only this backup refers. Return whether there are any."""
         freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
         for state in freed:
             tensor = state.tensor()
@@ -188,7 +188,7 @@ class TensorBackup:
         return sum(storage.current().nbytes() != storage.nbytes for storage in self._storages.values())
 
     def restore(self) -> list[str]:
-        """Restore the tensors. Return sentences about those that could not be restored."""
+        """Restore the tensors and gradients. Return sentences about those that could not be restored."""
         restored: dict[int, Any] = {}
 
         def restore_tensor(tensor: Any, state: _TensorState) -> None:
@@ -222,7 +222,7 @@ class TensorBackup:
         return notes
 
     def _restored(self, tensor: Any, state: _TensorState) -> Any:
-        """Restore a tensor except for the contents of its storage, and return it."""
+        """Restore a tensor, except for the contents of its storage, and return it."""
         if tensor is None:  # nothing refers to the old gradient, so a new tensor with the same contents is equivalent
             return self._alias(state)
         if tensor.grad_fn is not None and not state.has_graph:
@@ -271,7 +271,7 @@ def restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]
 
 
 def _has_gradient(tensor: Any) -> bool:
-    """Return whether a tensor has a gradient or can obtain one."""
+    """Return whether a tensor has a gradient or can accumulate one in a backward pass."""
     return tensor.retains_grad or (tensor.is_leaf and (tensor.requires_grad or tensor.grad is not None))
 
 

@@ -1,4 +1,4 @@
-"""Decide which classes and modules can contain state of a step, without calling methods of metaclasses."""
+"""Functions that decide which classes and modules can contain state of a step, without running code of metaclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ipygpumem.core.introspection import is_instance, is_library_file, mro, type_dict
 
 _PACKAGES = ("accelerate", "lightning", "peft", "pytorch_lightning", "torch", "torch_geometric", "transformers")
-"""Libraries whose objects are searched although their classes may have no ``state_dict``."""
+"""Libraries whose objects are searched even if their classes have no ``state_dict``."""
 _STANDARD = {
     "argparse.Namespace",
     "asyncio.locks.Event",
@@ -37,7 +37,7 @@ _MODULE = type.__dict__["__module__"].__get__
 
 
 def is_user_module(module: Any) -> bool:
-    """Return whether an object is a module of the user rather than of Python or of an installed package."""
+    """Return whether an object is a Python module that belongs neither to Python nor to an installed package."""
     if not is_instance(module, types.ModuleType):
         return False
     variables = vars(module)
@@ -54,7 +54,7 @@ def is_user_class(kind: type) -> bool:
 
 
 def defines(kind: type, name: str) -> bool:
-    """Return whether a class has an attribute, without calling methods of its metaclass."""
+    """Return whether a class or one of its bases defines an attribute, without calling methods of its metaclass."""
     return any(name in type_dict(base) for base in mro(kind))
 
 
@@ -87,6 +87,6 @@ def is_generator(torch: Any, value: Any) -> bool:
 
 
 def is_iterator(kind: type) -> bool:
-    """Return whether objects of a class are queues or iterators that cannot be restored."""
+    """Return whether the instances of a class are queues or iterators, whose position cannot be restored."""
     has_next = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
     return has_next or issubclass(kind, queue.Queue | queue.SimpleQueue)

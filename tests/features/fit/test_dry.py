@@ -468,7 +468,7 @@ def test_tensors_that_remain():
         loader.load(batch)
 
     (note,) = dry(step).notes
-    assert note == "Objects that are not part of the step's state refer to 5 tensors without data."
+    assert note == "Objects that are not part of the step's state refer to 5 fake tensors without data."
     assert layer.weight.grad is None
 
 

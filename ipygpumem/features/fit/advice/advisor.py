@@ -1,6 +1,7 @@
-"""Predictions of how changes to a program would reduce the memory usage of a step, from replays of changed requests.
+"""Predictions of how changes to a program would reduce the memory usage of a step.
 
-Saved bytes are never added up, because another part of the step may determine the peak after a change.
+Each change is applied to the allocations and frees of the step, which are then replayed. Saved bytes are never added
+up, because another part of the step may determine the peak after a change.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, p
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 
 _MIN_SAVED = 0.01
-"""Smallest reduction of the peak, as a share, for which a change is shown."""
+"""Smallest relative reduction of the peak for which a change is shown."""
 _MAX_UNITS = 48
-"""Maximum number of groups into which the blocks are divided before the groups to checkpoint are chosen."""
+"""Maximum number of groups into which the blocks are divided before the groups to checkpoint are selected."""
 _ROWS = 4
-"""Number of changes with activation checkpointing that are shown."""
+"""Number of changes with activation checkpointing to show."""
 _PARTS = (2, 4, 8)
 _CHUNKS = 8
 _MIN_LOSS = 0.1
-"""Smallest share of the peak that the output of the last layer must have for the loss to be computed in chunks."""
+"""Smallest size of the last layer's output, relative to the peak, for which the loss in chunks is predicted."""
 _LOSS_CODE = """\
 def chunk_loss(x, target):  # x: input of the last layer
     return torch.nn.functional.cross_entropy(last_layer(x), target, reduction="sum")
@@ -40,7 +41,7 @@ parts = zip(x.chunk(8), target.chunk(8))
 losses = [torch.utils.checkpoint.checkpoint(chunk_loss, *part, use_reentrant=False) for part in parts]
 loss = sum(losses) / target.numel()"""
 _NAMES = 5
-"""Maximum number of variables in the name of a change."""
+"""Maximum number of variables that the name of a change lists."""
 _EXPANDABLE = "expandable_segments:True"
 _SHORT = (np.asarray([0]), np.asarray([1]))
 """Relative positions of the allocation and the free of a tensor that is freed immediately."""
@@ -51,11 +52,11 @@ class Advisor:
     """Predicts how changes to a program would reduce the memory usage of a step.
 
     Attributes:
-        scaled: The prediction of the step.
+        scaled: The prediction of the step without changes.
         facts: Observations of the step.
-        axes: Variables that determine the size.
-        capacity: Memory that PyTorch can use.
-        run_contexts: Function that runs the step in context managers that can reduce the memory usage.
+        axes: Variables that determine the size of the step.
+        capacity: Memory that PyTorch can use, in bytes.
+        run_contexts: Function that runs the step in the context managers that can reduce its memory usage.
     """
 
     scaled: ScaledRecording
@@ -65,7 +66,7 @@ class Advisor:
     run_contexts: Callable[[], Iterable[tuple[StepContext, ScaledRecording | str]]]
 
     def advice(self, size: Size) -> Advice:
-        """Return the changes that reduce the peak at a size by at least 1%."""
+        """Return the changes that reduce the peak of the step at a size by at least 1%."""
         step = self.scaled if len(size) == 1 else self.scaled.at(1, size[1])
         first = size[0]
         current = self._predicted(ChangeCandidate("as it is", None, step, 0.0, ""), first)
@@ -91,7 +92,7 @@ class Advisor:
 
     @cached_property
     def in_contexts(self) -> list[tuple[StepContext, ScaledRecording | str]]:
-        """Context managers, each with the prediction of the step inside it or the reason why there is none."""
+        """Context managers, each with the prediction of the step that runs in it, or the reason why there is none."""
         return list(self.run_contexts())
 
     def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
@@ -99,7 +100,7 @@ class Advisor:
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
-        """Return groups of blocks to checkpoint: the one that saves most at the peak per added second is first."""
+        """Return groups of blocks to checkpoint, sorted by the bytes saved at the peak per second of recomputation."""
         seconds = self.facts.block_seconds
         of_kind: dict[str, list[float]] = {}
         for block, value in seconds.items():
@@ -113,7 +114,7 @@ class Advisor:
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
     def selections(self, step: ScaledStep, size: int, count: int) -> list[list[int]]:
-        """Return up to ``count + 1`` lists of blocks to checkpoint, the last of which contains all blocks."""
+        """Return up to ``count + 1`` lists of blocks to checkpoint, shortest first. The last contains all blocks."""
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
         selections = [sorted(block for unit in order[:end] for block in unit) for end in ends]
@@ -121,7 +122,7 @@ class Advisor:
         return selections if not selections or selections[-1] == every else [*selections, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
-        """Return the name of the change that checkpoints blocks, such as ``checkpoint 6 of 12 blocks``."""
+        """Return the name of a change that checkpoints ``blocks``, such as ``"checkpoint 6 of 12 blocks"``."""
         return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.facts.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
@@ -178,9 +179,9 @@ class Advisor:
                 yield ChangeCandidate(name, "accumulation", accumulated, None, code, parts=parts)
 
     def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
-        """Yield the step in which the output of the last layer and the loss are computed in chunks.
+        """Yield the step with the output of the last layer and the loss computed in chunks.
 
-        The output is often the largest tensor. Chunks are recomputed in the backward pass, one at a time.
+        This output is often the largest tensor. The chunks are recomputed in the backward pass, one at a time.
         """
         calls, edit, requests = self.facts.calls, StepEdit(step), step.step_requests
         if not calls:

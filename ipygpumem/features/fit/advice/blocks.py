@@ -1,4 +1,4 @@
-"""Modules of a model that activation checkpointing can be applied to, and the code that applies it."""
+"""Modules of a model to which activation checkpointing can be applied, and the code that applies it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CHECKPOINT_CODE = "block.forward = partial(checkpoint, block.forward, use_reent
 
 @dataclass(frozen=True, slots=True)
 class ModelBlockName:
-    """How the program refers to a block of a model.
+    """The name by which the program can access a block of a model.
 
     Attributes:
-        model: Name of the variable or attribute that contains the model.
+        model: Name of the variable or attribute that refers to the model.
         path: Qualified name of the module in the model.
         siblings: Number of modules in the list that contains the module; 0 if no list contains it.
-        enables: Whether the model has the method ``gradient_checkpointing_enable`` of transformers.
-        type: Class name.
+        enables: Whether the model has the method ``gradient_checkpointing_enable`` of Transformers.
+        type: Class name of the module.
     """
 
     model: str
@@ -39,7 +39,7 @@ class ModelBlockName:
 
     @property
     def parent(self) -> str:
-        """Expression for the list that contains the module."""
+        """Python expression for the list that contains the module."""
         return _expression(self.model, self.path.rpartition(".")[0])
 
 
@@ -52,10 +52,10 @@ class ModelBlock:
 
 
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
-    """Return the blocks of all models among ``instances``. Only modules with submodules can be blocks.
+    """Return the blocks of all models in ``instances``: modules with submodules to which checkpointing can be applied.
 
-    The outermost modules with a sibling of the same class in a container such as `ModuleList` are blocks. Modules
-    outside these are blocks if they contain no block, and are neither a `ModuleList` or `ModuleDict` nor a model.
+    These are the outermost modules that have a sibling of the same class in a container such as `ModuleList`, and all
+    other modules that contain no block, except for whole models, `ModuleList` and `ModuleDict`.
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}
@@ -97,7 +97,7 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
-    """Apply activation checkpointing to blocks."""
+    """Apply activation checkpointing to blocks within a ``with`` statement."""
     checkpoint = import_module("torch.utils.checkpoint").checkpoint
     own = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
     try:
@@ -112,7 +112,7 @@ def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
 
 
 def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
-    """Return Python code that applies activation checkpointing to ``blocks``; ``count`` is the number of all blocks."""
+    """Return Python code that applies activation checkpointing to ``blocks``. The model has ``count`` blocks."""
     if len(blocks) == count and len({block.model for block in blocks}) == 1 and blocks[0].enables:
         return f'{blocks[0].model}.gradient_checkpointing_enable({{"use_reentrant": False}})'
     loops = [f"for block in {text}:\n    {_CHECKPOINT_CODE}" for text in block_expressions(blocks)]
@@ -120,7 +120,7 @@ def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
 
 
 def block_expressions(blocks: Sequence[ModelBlockName]) -> list[str]:
-    """Return Python expressions for blocks: slices of lists of modules, and a list of the other modules."""
+    """Return Python expressions for blocks: slices of module lists, and a list of the modules outside such lists."""
     single: list[str] = []
     result = []
     for parent, group in groupby(blocks, lambda block: block.parent if block.siblings else ""):
@@ -139,6 +139,6 @@ def block_expressions(blocks: Sequence[ModelBlockName]) -> list[str]:
 
 
 def _expression(model: str, path: str) -> str:
-    """Return an expression for a module, such as ``model.encoder.layers``."""
+    """Return a Python expression for a module, such as ``model.encoder.layers``."""
     names = path.split(".") if path else []
     return ".".join([model, *names]) if all(map(str.isidentifier, names)) else f'{model}.get_submodule("{path}")'

@@ -1,4 +1,4 @@
-"""Changes that run the step inside a context manager, which are predicted from additional runs inside it."""
+"""Changes that run the step in a context manager. They are predicted from additional runs in this context manager."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.search import SizeSearch
 
 _HOST_SHARE = 0.25
-"""Largest share of the available host memory that a run may need for saved tensors."""
+"""Largest share of the available host memory that a run may use for tensors that autograd saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """A change that runs the step inside the context manager ``manager(runner)``. See also `PredictedChange`."""
+    """A change that runs the step in the context manager that ``manager(runner)`` returns.
+
+    The other attributes are those of `PredictedChange`.
+    """
 
     name: str
     kind: ChangeKind
@@ -32,7 +35,7 @@ class StepContext:
 
 @contextlib.contextmanager
 def forward_autocast(runner: Any) -> Iterator[None]:
-    """Enable autocast to bfloat16, except in backward passes that the current thread starts."""
+    """Enable autocast to bfloat16, except in backward passes that are started by the current thread."""
     torch = runner.torch
     package, own_thread = torch.autograd, threading.get_ident()
     backward = package.backward
@@ -69,7 +72,14 @@ OFFLOADING = StepContext(
 
 
 def applicable(search: SizeSearch, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
-    """Return the context managers that could reduce the memory usage of a step whose runs use up to ``used`` bytes."""
+    """Return the context managers that could reduce the memory usage of a step.
+
+    Args:
+        search: The search that ran the step.
+        tensors: Tensors of the step.
+        facts: Observations of the step.
+        used: Peak allocated memory of the runs, in bytes.
+    """
     if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
         return []
     torch, host = search.runner.torch, read_host(available=True).available

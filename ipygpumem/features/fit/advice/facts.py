@@ -1,4 +1,4 @@
-"""Observations of a recorded step: calls to blocks, updates of optimizers, and variables that it does not use."""
+"""Observations of a recorded step: calls to blocks, optimizer updates, and variables that the step does not use."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 
 _MAX_RATIO = 3
-"""Highest plausible ratio of the duration of a block to the median of the blocks of its type."""
+"""Highest plausible ratio of the duration of a block to the median duration of the blocks of its type."""
 _MAX_ITEMS = 1000
-"""Lists and dicts with at least this number of items are not searched for tensors."""
+"""Lists and dicts with at least this many items are not searched for tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimizerUpdate:
-    """An update of an optimizer. Boundaries are those of `StepEdit`.
+    """An optimizer update, and the allocations that it uses. Boundaries are those of `StepEdit`.
 
     Attributes:
         optimizer: Weak reference to the optimizer.
         begin: Boundary before the update.
         end: Boundary after the update.
-        gradients: Allocations of the step that contain gradients.
-        old_gradients: Blocks older than the step that contain gradients.
-        state: Blocks older than the step that contain the state of the optimizer.
-        created: Blocks in ``state`` that the first update creates, in the order of their creation.
+        gradients: Indices of the allocations of the step that contain gradients.
+        old_gradients: Indices of the blocks older than the step that contain gradients.
+        state: Indices of the blocks older than the step that contain the state of the optimizer.
+        created: Indices in ``state`` of the blocks that the first update creates, in the order of their creation.
     """
 
     optimizer: weakref.ref[Any]
@@ -71,10 +71,10 @@ class StepFacts:
     Attributes:
         blocks: Names of the model's blocks. The attribute ``block`` of each call is an index into this tuple.
         calls: Calls to blocks whose backward pass was observed.
-        updates: Updates of optimizers.
-        seconds: Duration of the step without the updates; 0 if it is unknown.
-        unused: Name of each variable that the step does not use, and the memory blocks of its tensors.
-        gradients: Blocks older than the step that contain gradients which did not exist before all runs.
+        updates: Optimizer updates.
+        seconds: Duration of the step without the updates, in seconds; 0 if it is unknown.
+        unused: Name of each variable that the step does not use, and the indices of the blocks of its tensors.
+        gradients: Indices of the blocks older than the step that contain gradients created by the runs.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -86,7 +86,7 @@ class StepFacts:
 
     @cached_property
     def block_seconds(self) -> dict[int, float]:
-        """Duration of the calls to each block, in seconds.
+        """Duration of the calls to each block in seconds, by block index.
 
         The first block of a type often takes much longer, because the kernels for this size are loaded. A duration that
         exceeds three times the median of the type is therefore replaced by the median.
@@ -102,15 +102,15 @@ class StepFacts:
 
     @property
     def step_seconds(self) -> float:
-        """Duration of the step without the updates, with the durations in `block_seconds`; 0 if it is unknown."""
+        """Duration of the step in seconds without the updates, based on `block_seconds`; 0 if it is unknown."""
         excess = sum(call.seconds for call in self.calls) - sum(self.block_seconds.values())
         return self.seconds and self.seconds - excess
 
     def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
-        """Return the blocks of optimizer state and of gradients that the first run creates, and no later run replaces.
+        """Return the memory blocks of optimizer state and gradients that the first run creates and later runs keep.
 
-        A gradient is created where later runs allocate a temporary one, which they add to it. Gradients of the same
-        size are interchangeable.
+        The first run creates a gradient where later runs allocate a temporary gradient that is added to it. Gradients
+        of the same size are interchangeable.
         """
         requests = scaled.step_requests
         sources = requests.leftovers.sources
@@ -134,11 +134,11 @@ class StepFacts:
 
 
 class StepObservations:
-    """Observations of all recorded runs of a step.
+    """Collects observations of all recorded runs of a step.
 
     Args:
         runner: Runner of the step.
-        objects: Objects that the step uses.
+        objects: Objects that are reachable from the code of the step.
 
     Attributes:
         blocks: Modules whose calls are observed.
@@ -150,7 +150,7 @@ class StepObservations:
         self._recorded: list[tuple[StepRecording, StepRun | DryRun]] = []
 
     def observer(self) -> StepObserver:
-        """Return an observer for a run."""
+        """Return a new observer for one run of the step."""
         return self._runner.observer(self.blocks)
 
     def add(self, step: StepRecording, step_run: StepRun | DryRun) -> None:
@@ -163,9 +163,12 @@ class StepObservations:
         updates: OptimizerUpdateReplacer | OptimizerStateTracker,
         gradients: Iterable[Any] = (),
     ) -> StepFacts:
-        """Return the observations of the run from which a step is predicted.
+        """Return the observations of the run from which the step is predicted.
 
-        ``gradients`` are those that the runs have created.
+        Args:
+            scaled: The prediction.
+            updates: Object whose method ``states`` returns the state of the optimizers.
+            gradients: Gradients that the runs have created.
         """
         requests, find = scaled.step_requests, self.observer().storage_ids
         step_run = next(run for step, run in self._recorded if step is requests.step)
@@ -202,10 +205,14 @@ def find_facts(
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],
 ) -> StepFacts:
-    """Return the observations of the run from which a step is predicted.
+    """Return the observations of the run from which the step is predicted.
 
-    ``states`` maps the ID of each optimizer to ``(state, created)``: the indices of the memory blocks that contain its
-    state, and the indices of those that its first update creates.
+    Args:
+        scaled: The prediction.
+        step_run: The run from which the step is predicted.
+        blocks: Names of the model's blocks.
+        states: By optimizer ID, a tuple of the indices of the memory blocks that contain its state, and the indices of
+            the blocks that its first update creates.
     """
     observer, recorder = step_run.observer, step_run.recorder
     if observer is None or recorder is None:

@@ -1,4 +1,4 @@
-"""Changes that reduce the memory usage of a step. Amounts of memory are in bytes."""
+"""Data classes for changes that reduce the memory usage of a step. All memory sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ChangeKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PredictedChange(Serializable):
-    """A change to the program, with the predicted memory usage of the changed step.
+    """A change to the program and the predicted memory usage of the changed step.
 
     Attributes:
-        name: The change, such as ``"checkpoint 6 of 12 blocks"``.
-        kind: ChangeKind of the change; None for the step without changes.
-        allocated: Highest allocated memory.
-        reserved: Highest reserved memory.
-        largest: Largest size that fits; None if none fits.
-        added_time: Additional duration of a step, relative to its forward and backward pass; None if it is unknown.
-        code: Code that makes the change.
+        name: Name of the change, such as ``"checkpoint 6 of 12 blocks"``.
+        kind: Kind of the change; None for the step without changes.
+        allocated: Predicted peak allocated memory.
+        reserved: Predicted peak reserved memory.
+        largest: Largest size that fits with the change; None if none fits.
+        added_time: Additional duration of a step as a fraction of its forward and backward pass; None if it is unknown.
+        code: Python code that makes the change.
         note: Side effects of the change, and limits of the prediction.
     """
 
@@ -44,7 +44,14 @@ class PredictedChange(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class ChangeCandidate:
-    """A changed step to predict. For gradient accumulation, ``parts`` is the number of parts of the batch."""
+    """A changed step whose memory usage is to be predicted.
+
+    Attributes:
+        name, kind, added_time, code, note: As in `PredictedChange`.
+        step: The changed step.
+        parts: For gradient accumulation, the number of parts of the batch; otherwise 1.
+        settings: Allocator settings with which the step is replayed; None for those of the recording.
+    """
 
     name: str
     kind: ChangeKind | None
@@ -58,13 +65,13 @@ class ChangeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTrial(Serializable):
-    """A run of the step with a change.
+    """The predicted and the measured peak of a run of the step with a change.
 
     Attributes:
         name: Name of the change.
         size: Size of the step.
-        predicted: Predicted highest allocated memory.
-        measured: Measured highest allocated memory.
+        predicted: Predicted peak allocated memory.
+        measured: Measured peak allocated memory.
     """
 
     name: str
@@ -74,19 +81,19 @@ class ChangeTrial(Serializable):
 
     @property
     def error(self) -> float:
-        """Relative error of the prediction."""
+        """Relative error of the prediction, such as 0.01 if it is 1% too high."""
         return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Advice(Serializable, TableRepr):
-    """Iterable of changes that reduce the memory usage of a step.
+    """Changes that would reduce the memory usage of a step. Iterating over the object yields the changes.
 
     Attributes:
-        size: Size of the step to which the predictions refer.
-        axis: Name of the variable to which the largest sizes refer.
-        current: The step without changes.
-        changes: The changes.
+        size: Size of the step for which the changes are predicted.
+        axis: Name of the variable whose largest values are predicted.
+        current: Prediction of the step without changes.
+        changes: Predictions of the step with each change.
         notes: Sentences about changes that could not be predicted.
     """
 

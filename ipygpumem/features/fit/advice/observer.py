@@ -1,4 +1,4 @@
-"""Observation of a recorded step: calls to blocks, and updates of optimizers."""
+"""Observation of a step while it runs: calls to blocks of the model, and optimizer updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _MAX_NODES = 100
-"""Maximum number of autograd nodes to search at the end of a call."""
+"""Maximum number of autograd nodes that are searched at the end of a call."""
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class ObservedCall:
         inputs: IDs of the storages of the arguments.
         outputs: IDs of the storages of the results.
         autocast: Whether autocast was enabled.
-        seconds: Duration on the host.
-        events: CUDA events at the start and at the end.
-        backward: Position when the backward pass first needed a saved tensor of the block; None if it needed none.
+        seconds: Duration in seconds; on the host until CUDA events have been evaluated.
+        events: CUDA events at the start and at the end of the call.
+        backward: Position at which the backward pass first needed a saved tensor of the block; None if it needed none.
     """
 
     block: int
@@ -56,7 +56,14 @@ class ObservedCall:
 
 @dataclass(slots=True)
 class ObservedUpdate:
-    """An update of an optimizer: its start and end in the recorded events, and the IDs of the gradients' storages."""
+    """An optimizer update in a run of the step.
+
+    Attributes:
+        optimizer: Weak reference to the optimizer.
+        begin: Position in the recorded events at the start of the update.
+        gradients: IDs of the storages of the gradients.
+        end: Position at the end of the update; None if the update raised an exception.
+    """
 
     optimizer: weakref.ref[Any]
     begin: EventPosition
@@ -69,8 +76,8 @@ class StepObserver:
 
     Attributes:
         calls: Calls to the blocks, in the order in which they ended.
-        updates: Updates of optimizers.
-        seconds: Duration of the step.
+        updates: Optimizer updates in the order in which they started.
+        seconds: Duration of the step in seconds.
     """
 
     def __init__(self, torch: Any, blocks: Iterable[ModelBlock]) -> None:
@@ -106,7 +113,7 @@ class StepObserver:
         self._events.clear()
 
     def close(self) -> None:
-        """Remove the hooks. This is also necessary if an interrupt prevents `__exit__`."""
+        """Remove the hooks. Call this method if an interrupt has prevented the call to `__exit__`."""
         with DeferredInterrupts():
             self._undo.close()
 
@@ -135,7 +142,7 @@ class StepObserver:
             self.calls.append(call)
 
     def _saving_nodes(self, nodes: list[Any]) -> list[Any]:
-        """Return the nearest autograd nodes that have saved tensors. The first one to run causes a recomputation."""
+        """Return the nearest autograd nodes with saved tensors. The first of them to run triggers recomputation."""
         seen: dict[int, Any] = {}
         result = []
         for node in nodes:  # the loop appends the next nodes
@@ -149,7 +156,7 @@ class StepObserver:
         return result
 
     def _is_inactive(self) -> bool:
-        """Return whether calls are ignored, because code is being compiled or a backward pass is running."""
+        """Return whether calls must be ignored because code is being compiled or a backward pass is running."""
         torch = self._torch
         return bool(torch.compiler.is_compiling()) or torch._C._current_graph_task_id() != -1
 
@@ -186,7 +193,7 @@ class StepObserver:
         return [location.address for pairs in storages for _, location in pairs]
 
     def _event(self) -> Any:
-        """Record a CUDA event and return it; return None without a GPU."""
+        """Record and return a CUDA event, or return None if there is no GPU."""
 
         def record() -> Any:
             event = self._torch.cuda.Event(enable_timing=True)
@@ -197,7 +204,7 @@ class StepObserver:
 
     @staticmethod
     def _elapsed(events: list[Any], seconds: float) -> float:
-        """Return the time between two CUDA events, or the duration on the host if there are none."""
+        """Return the time in seconds between the first and the last CUDA event, or ``seconds`` without events."""
 
         def elapsed() -> float:
             events[-1].synchronize()

@@ -1,4 +1,4 @@
-"""Changes to the gradients and the optimizers of a step."""
+"""Predictions of changes to the gradients and the optimizers of a step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 
 _BLOCKWISE = 1 / 4 + 1 / 64
-"""Size of optimizer state with 8 bits relative to 32 bits, including one scale for each block of 256 elements."""
+"""Ratio of the sizes of 8-bit and 32-bit optimizer state, including one scale for each block of 256 elements."""
 _MIN_8_BIT = 4096 * 4
-"""Minimum size in bytes of the state of a parameter that bitsandbytes stores with 8 bits."""
+"""Minimum size in bytes of a state tensor that bitsandbytes stores with 8 bits."""
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
 def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
-    """Yield the step with ``zero_grad(set_to_none=True)``: no gradients exist before its backward pass."""
+    """Yield the step with ``zero_grad(set_to_none=True)``, so that no gradients exist before its backward pass."""
     if not facts.updates:
         return
     edit, requests = StepEdit(step), step.step_requests
@@ -45,7 +45,7 @@ def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Chang
 
 
 def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[ChangeCandidate]:
-    """Yield the step with other options of its optimizers, and with 8-bit state."""
+    """Yield the step with other options of its optimizers, and with 8-bit optimizer state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
     for update in facts.updates:
         by_optimizer.setdefault(update.optimizer, []).append(update)
@@ -86,7 +86,7 @@ def _constructor(optimizer: Any) -> str:
 
 
 def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
-    """Return the update of an optimizer with other options; None if it lacks an option or already uses all of them."""
+    """Return the update of an optimizer with other options, or None if it lacks an option or already uses them all."""
     torch = sys.modules["torch"]
     on_gpu = any(parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"])
     with nullcontext() if on_gpu else cuda_kernels(torch):
@@ -106,9 +106,9 @@ def _with_update(
     devices: Container[str] = (),
     small_state: Any = (),
 ) -> ScaledStep:
-    """Return a step in which ``events`` on ``devices`` replace the allocations made in updates.
+    """Return a step in which the allocations made in ``updates`` are replaced by ``events`` on ``devices``.
 
-    ``small_state`` contains the blocks of optimizer state that are reduced to 8 bits.
+    ``small_state`` contains the indices of the blocks of optimizer state that are stored with 8 bits.
     """
     edit, requests = StepEdit(step), step.step_requests
     order: dict[int, list[int]] = {}

@@ -17,12 +17,12 @@ def advice_tables(advice: Advice) -> list[Table]:
     """Return the table of changes, and a table with the code of each change."""
     at = f"{advice.axis} {size_name(advice.size)}"
     if not advice.changes:
-        return [Table(f"No known change saves 1% of the peak at {at}.", (), (), advice.notes)]
+        return [Table(f"No known change reduces the peak at {at} by at least 1%.", (), (), advice.notes)]
     header = ("allocated", "saved", "reserved", f"largest {advice.axis}", "added time")
     columns = len(header) - all(change.added_time is None for change in advice)
     changes = (advice.current, *advice)
     rows = [TableRow(change.name, _cells(advice, change)[:columns], 1, note=change.note) for change in changes]
-    # one of several similar changes
+    # of changes whose code begins with the same line, only the last
     shown_changes = {change.code.partition("\n")[0]: change for change in advice}.values()
     code = [
         TableRow(line, (), 2 if number else 1)
@@ -44,7 +44,7 @@ def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
 
 
 def trial_table(trials: Sequence[ChangeTrial]) -> Table:
-    """Return the table of runs with changes."""
+    """Return the table of predicted and measured peaks of runs with changes."""
     rows = (
         TableRow(
             trial.name, (size_name(trial.size), size(trial.predicted), size(trial.measured), f"{trial.error:+.1%}"), 1

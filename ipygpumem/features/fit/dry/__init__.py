@@ -1,1 +1,1 @@
-"""Computation of the memory usage of a step without running it on a device: its tensors have no data."""
+"""Computation of the memory usage of a step on fake tensors, which have no data, without running it on a GPU."""

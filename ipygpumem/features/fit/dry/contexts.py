@@ -1,4 +1,4 @@
-"""Context managers that apply changes to a program in runs without data, to predict their effect."""
+"""Context managers that apply changes to a step while it runs on fake tensors, to predict their effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.features.fit.advice.contexts import OFFLOADING, StepContext
 
 
 def _without_saved_data(runner: Any) -> Any:
-    """Return a context manager in which tensors that autograd saves use no memory until the backward pass."""
+    """Return a context manager in which tensors that autograd saves use no device memory until the backward pass."""
     torch = runner.torch
 
     def pack(tensor: Any) -> tuple[Any, ...]:
@@ -27,9 +27,9 @@ def _without_saved_data(runner: Any) -> Any:
 
 @contextlib.contextmanager
 def _bf16_tensors(runner: Any) -> Iterator[None]:
-    """Use bfloat16 copies without data instead of float32 tensors, and create tensors with this data type by default.
+    """Replace float32 arguments of operations with fake bfloat16 copies, and create new float32 tensors as bfloat16.
 
-    The tensors themselves, their gradients and the state of optimizers are not changed.
+    The tensors of the program, their gradients and the state of optimizers are not changed.
     """
     torch, device = runner.torch, runner.device
     tree: Any = import_module("torch.utils._pytree")

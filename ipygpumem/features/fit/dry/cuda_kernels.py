@@ -1,7 +1,7 @@
 """Replace operations on tensors in host memory, so that they allocate the same memory as on a GPU.
 
 Attention, dropout, recurrent networks and autocast save different tensors on the CPU than on a GPU. While
-`cuda_kernels` is active, the current thread uses the operations that PyTorch selects on a GPU.
+`cuda_kernels` is active, the current thread uses the operations that PyTorch selects for tensors on a GPU.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _FLOAT32_OPERATIONS = (
 )  # fmt: skip
 """Operations that autocast runs in float32 on a GPU (``aten/src/ATen/autocast_mode.h``)."""
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
-"""Operations in `_FLOAT32_OPERATIONS` whose kernels convert values as they are read, without a converted copy."""
+"""Operations in `_FLOAT32_OPERATIONS` whose GPU kernels convert their input without allocating a converted copy."""
 _DECOMPOSED = (
     "matmul", "native_batch_norm", "hardshrink", "softshrink", "one_hot", "multi_margin_loss",
     *(f"upsample_{kind}{dimensions}d" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear")
       for dimensions in (1, 2, 3)),
     *(f"_upsample_nearest_exact{dimensions}d" for dimensions in (1, 2, 3)),
 )  # fmt: skip
-"""Operations whose memory usage would change, because PyTorch's Python dispatcher would decompose them."""
+"""Operations that PyTorch's Python dispatcher must not decompose, because this would change their memory usage."""
 _MAX_FLASH_HEAD = 256
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
-"""Number of gates for each mode of cuDNN: RNN with ReLU, RNN with tanh, LSTM and GRU."""
+"""Number of gates by cuDNN's RNN mode: RNN with ReLU, RNN with tanh, LSTM, and GRU."""
 _LSTM = 2
 _FLAGS = 3  # index of the first argument of recurrent networks after the input, the hidden state and the parameters
 
 
 @contextlib.contextmanager
 def cuda_kernels(torch: Any) -> Iterator[None]:
-    """Replace operations with those for a GPU, and map the device ``cuda`` to host memory."""
+    """Replace operations with those that run on a GPU, and create tensors for the device ``cuda`` in host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
     autocast: Any = import_module("torch.amp.autocast_mode").autocast
@@ -79,7 +79,7 @@ def cuda_kernels(torch: Any) -> Iterator[None]:
 
 
 def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
-    """Return tuples of an operation, a dispatch key, and the kernel to use for both; None removes a Python kernel."""
+    """Return tuples of an operation, a dispatch key, and the Python kernel to set for them, or None to remove it."""
     aten, keys = torch.ops.aten, torch._C.DispatchKey
     composite = keys.CompositeImplicitAutograd
     resolve_key: Any = import_module("torch._ops").resolve_key
@@ -91,7 +91,7 @@ def _gpu_kernels(torch: Any) -> list[tuple[Any, Any, Any]]:
         (aten.gru.input, composite, _recurrent(torch, 3)),
         (aten.rnn_relu.input, composite, _recurrent(torch, 0)),
         (aten.rnn_tanh.input, composite, _recurrent(torch, 1)),
-        # autocast converts only the parts of this operation on a GPU
+        # on a GPU, autocast converts the inputs of the operations of which the loss consists
         (loss, keys.AutocastCPU, functools.partial(loss._op_dk, composite)),
     ]
     for packet in filter(None, (getattr(aten, name, None) for name in _DECOMPOSED)):
@@ -117,7 +117,7 @@ def _set_kernel(operation: Any, key: Any, kernel: Any) -> None:
 
 
 def _device_mode(torch: Any) -> Any:
-    """Return a mode in which tensors on the devices ``cuda`` and ``meta`` are stored in host memory."""
+    """Return a mode in which tensors for the devices ``cuda`` and ``meta`` are created in host memory."""
     overrides: Any = import_module("torch.overrides")
     cpu = torch.device("cpu")
 
@@ -140,7 +140,7 @@ def _device_mode(torch: Any) -> Any:
 
 
 def _in_float32(torch: Any, operation: Any, key: Any) -> Callable[..., Any]:
-    """Return an operation that converts its arguments to float32 within autocast, as on a GPU."""
+    """Return a kernel that converts half-precision arguments to float32 if autocast is enabled, as on a GPU."""
     tree_map: Any = import_module("torch.utils._pytree").tree_map
     kernel = operation.py_kernels.get(key) or functools.partial(operation._op_dk, key)
 
@@ -174,7 +174,7 @@ def _dropout(aten: Any) -> Callable[..., Any]:
 
 
 def _attention(torch: Any) -> Callable[..., Any]:
-    """Return a function for scaled dot product attention that calls the kernels for a GPU."""
+    """Return an implementation of scaled dot product attention that calls the operations for a GPU."""
     aten = torch.ops.aten
 
     def attention(
@@ -203,7 +203,7 @@ def _attention(torch: Any) -> Callable[..., Any]:
 
 
 def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
-    """Return a function for a recurrent network that calls the operation of cuDNN."""
+    """Return an implementation of a recurrent network that calls the cuDNN operation. ``mode`` is cuDNN's RNN mode."""
     aten = torch.ops.aten
 
     def recurrent(x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, *options: Any) -> Any:
@@ -231,7 +231,7 @@ def _recurrent(torch: Any, mode: int) -> Callable[..., Any]:
 
 
 def recurrent_on_gpu(torch: Any) -> Any:
-    """Return a context manager in which recurrent networks on a GPU call the operation of cuDNN directly.
+    """Return a context manager in which recurrent networks on a GPU call the cuDNN operation directly.
 
     Otherwise, PyTorch would access the storages of the parameters before it calls an operation that can be replaced.
     """
@@ -256,7 +256,7 @@ def recurrent_on_gpu(torch: Any) -> Any:
 
 
 def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
-    """Return the operations of cuDNN for recurrent networks, with the tensors that they save."""
+    """Return replacements for the cuDNN operations of recurrent networks that allocate the same tensors."""
     aten = torch.ops.aten
 
     def forward(x: Any, weight: Any, _: int, buffer: Any, hx: Any, *others: Any) -> Any:

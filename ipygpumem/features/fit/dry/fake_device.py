@@ -1,7 +1,7 @@
-"""Run code on tensors without data, and log the memory that it would use on a GPU.
+"""Run code on fake tensors, which have no data, and log the memory that it would use on a GPU.
 
-Existing tensors are not replaced: each operation receives copies without data, so that it does not write to the
-tensors. If PyTorch finds no GPU, tensors in host memory are counted as if they were on the GPU.
+Existing tensors are not replaced: each operation receives fake copies of them, so that it cannot write to the tensors.
+If the code uses no tensors on a GPU, tensors in host memory are counted as if they were on a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIMIZER_STATE, OTHER, LIBRARIES = "optimizer state", "other tensors", "library
 FORWARD, BACKWARD, UPDATE = "forward pass", "backward pass", "optimizer update"
 _MATRIX_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "addbmm")
 _WORKSPACES = {True: 32 * MIB, False: 8320 * KIB}
-"""Size of the cuBLAS workspace of each thread, by whether the GPU is a Hopper GPU or a later one."""
+"""Size in bytes of the cuBLAS workspace of each thread; the key is whether the GPU is a Hopper GPU or a later one."""
 _LT_WORKSPACE = MIB
 _TORCH_FILES = (
     "_subclasses", "_ops.py", "_dispatch", "_library", "_meta_registrations.py", "_prims", "_refs", "utils/_pytree.py",
@@ -42,15 +42,15 @@ _OWN_FILES = ("cuda_kernels.py", "fake_device.py", "replaced_functions.py", "sto
 
 
 class FakeDevice:
-    """A device on which code runs without data.
+    """A simulated GPU on which code runs on fake tensors, and whose allocations are logged.
 
     Args:
         torch: The module torch.
-        objects: The objects that the code can reach.
-        hopper: Whether the device is a Hopper GPU or a later one.
+        objects: The objects that are reachable from the code.
+        hopper: Whether the simulated GPU is a Hopper GPU or a later one.
 
     Attributes:
-        native: Whether the code uses tensors on a real GPU. Otherwise, tensors in host memory are counted.
+        native: Whether the code uses tensors on a real GPU. If not, tensors in host memory are counted instead.
     """
 
     def __init__(self, torch: Any, objects: StepObjects, *, hopper: bool) -> None:
@@ -83,7 +83,7 @@ class FakeDevice:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the code in the block without data. The caller must defer interrupts until the block begins."""
+        """Return a context manager that runs code on fake tensors. The caller must defer interrupts until it starts."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
             stack.enter_context(refused_access(self._torch))
@@ -97,7 +97,7 @@ class FakeDevice:
                 yield
 
     def _add_model(self) -> None:
-        """Add the parameters and buffers of modules and the state of optimizers."""
+        """Log the parameters and buffers of modules and the state of optimizers as existing allocations."""
         torch = self._torch
         with self._mode:
             for tensor in self._objects.tensors:
@@ -110,7 +110,7 @@ class FakeDevice:
                             self._copy(value)
 
     def label_tensors(self) -> None:
-        """Label the storages of gradients and of the optimizers' states."""
+        """Label the allocations of gradients and of optimizer state with their category and module."""
         torch = self._torch
         for optimizer in self._objects.optimizers:
             for parameter, values in optimizer.state.items():
@@ -122,32 +122,32 @@ class FakeDevice:
                 self._label(leaf.grad, GRADIENTS, self._names.owner(leaf))
 
     def remove(self, tensors: Iterable[Any] = ()) -> None:
-        """Delete the copies of ``tensors`` and of the tensors whose data the step has replaced."""
+        """Delete the fake copies of ``tensors`` and of the tensors whose data the step has replaced."""
         replaced_tensors = [tensor for tensor, copy in self._copies.items() if self.log.is_replaced(tensor, copy)]
         for tensor in (*tensors, *replaced_tensors):
             self._copies.pop(tensor, None)
 
     def close(self) -> None:
-        """Restore the gradients of tensors that the search for the state of the step did not find."""
+        """Restore the gradients of tensors that are not in ``objects`` and are therefore not restored otherwise."""
         for tensor, gradient in self._gradients:
             if isinstance(tensor.grad, self._fake.FakeTensor):
                 tensor.grad = gradient
         self._gradients.clear()
 
     def remaining(self) -> int:
-        """Return the number of storages that the code has created and that still exist."""
+        """Return the number of storages that the code has created and that have not been freed."""
         copies = [copy for copy in self._copies.values() if isinstance(copy, self._fake.FakeTensor)]
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 
     def convert_to_bf16(self) -> None:
-        """Replace the copies of float32 tensors with bfloat16 copies."""
+        """Replace the fake copies of float32 tensors with bfloat16 copies."""
         for tensor in list(self._copies):
             self.bf16_copy(tensor)
 
     def bf16_copy(self, value: Any) -> Any:
-        """Return a bfloat16 copy, without data, of a float32 leaf tensor with at least one dimension.
+        """Return the fake bfloat16 copy of a float32 leaf tensor with at least one dimension.
 
-        For other float32 tensors, return the existing copy, if any. Return all other values unchanged.
+        For other float32 tensors, return the existing fake copy, if any. Return all other values unchanged.
         """
         torch = self._torch
         if type(value) not in {torch.Tensor, torch.nn.Parameter} or value.dtype != torch.float32:
@@ -161,7 +161,7 @@ class FakeDevice:
         return value if copy is None else copy
 
     def allocation(self, tensor: Any) -> SimulatedAllocation | None:
-        """Return the allocation of a tensor, or None if the tensor uses no memory of the device."""
+        """Return the allocation of a tensor, or None if the tensor uses no memory of the simulated GPU."""
         copy = self._copies.get(tensor, tensor)
         return self.log.get(copy.untyped_storage()) if isinstance(copy, self._fake.FakeTensor) else None
 
@@ -171,13 +171,13 @@ class FakeDevice:
             allocation.context, allocation.metadata = context, module
 
     def _counts(self, tensor: Any) -> bool:
-        """Return whether a tensor without data uses memory of the device."""
+        """Return whether a fake tensor uses memory of the simulated GPU."""
         if self.native:
             return bool(tensor.device.type == "cuda")
         return tensor.constant is None  # a scalar whose value is known, such as the number of steps, is on the host
 
     def _copy(self, tensor: Any) -> Any:
-        """Return the copy without data of an existing tensor."""
+        """Return the fake copy of an existing tensor, and create it if necessary. Return other values unchanged."""
         torch = self._torch
         if not isinstance(tensor, torch.Tensor) or isinstance(tensor, self._fake.FakeTensor):
             return tensor
@@ -221,7 +221,7 @@ class FakeDevice:
         return FakeDeviceMode()
 
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation, and log the storages of its results."""
+        """Run an operation on fake copies of its arguments, and log the storages of its results."""
         if function not in self._lifts:
             args, kwargs = self._tree.tree_map(self._copy, (args, kwargs))
         backward = self._torch._C._current_graph_task_id() >= 0
@@ -243,7 +243,7 @@ class FakeDevice:
         return result
 
     def _convolution_workspace(self, function: Any, args: Any, result: Any) -> int:
-        """Return the size in bytes of the workspace if the function is a convolution, otherwise 0."""
+        """Return the size of the cuDNN workspace in bytes if the function is a convolution, otherwise 0."""
         if function is self._aten.convolution.default:
             return convolution_workspace(self._torch, result, *args)
         return convolution_workspace(self._torch, *args) if function is self._aten.convolution_backward.default else 0
@@ -272,7 +272,7 @@ class FakeDevice:
             self.log.requests += [(workspace, False), (workspace, True)]
 
     def _phase_and_module(self, module: Any) -> tuple[str, str]:
-        """Return the phase of the step and the label of the module whose operation is running."""
+        """Return the phase of the step and the label of the module to which the running operation belongs."""
         torch, backward = self._torch, self._in_backward
         if module is not None:
             name = self._names.label(module)

@@ -1,4 +1,4 @@
-"""Names of the modules to which allocations belong."""
+"""Labels of the modules of a model, by which allocations are grouped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OUTSIDE = "(outside all modules)"
 
 
 class ModuleNames:
-    """Names of the modules of a step, and of the modules that own tensors. ``modules`` contains all modules."""
+    """Maps modules, and the parameters and buffers that they own, to labels. ``modules`` contains all modules."""
 
     def __init__(self, modules: Iterable[Any]) -> None:
         modules = list(modules)
@@ -28,7 +28,7 @@ class ModuleNames:
                     self._owners.setdefault(id(tensor), self.label(module))
 
     def label(self, module: Any) -> str:
-        """Return the label of a module: its name in the model, or otherwise the name of its class."""
+        """Return the label of a module: its name in the model, or its class name if it is not part of a model."""
         if module is None:
             return OUTSIDE
         return self._names.get(id(module)) or type(module).__name__
@@ -43,7 +43,7 @@ class ModuleNames:
 
 
 def _named_modules(module: Any, visited: set[int], name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and modules as ``named_modules`` does, which a class of the program may have overridden."""
+    """Yield names and modules like ``Module.named_modules``, which cannot be used because it may be overridden."""
     visited.add(id(module))
     yield name, module
     for key, child in module._modules.items():
@@ -52,7 +52,7 @@ def _named_modules(module: Any, visited: set[int], name: str = "") -> Iterator[t
 
 
 def _label(root: Any, name: str) -> str:
-    """Return a label that is the same for blocks that repeat, such as ``blocks.*.mlp`` for ``blocks.0.mlp``."""
+    """Return a label that is the same for all repeated blocks, such as ``blocks.*.mlp`` for ``blocks.0.mlp``."""
     parts, parent = [], root
     for part in filter(None, name.split(".")):
         kinds = {type(child) for child in parent._modules.values()}

@@ -1,4 +1,4 @@
-"""Functions of PyTorch that are replaced in the current thread while code runs without data."""
+"""Replacements for functions of PyTorch in the current thread while code runs on fake tensors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from importlib import import_module
 from typing import Any
 
 _STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "share_memory_")
-"""Methods of storages that access data without PyTorch's dispatcher, and therefore would access data of the program."""
+"""Methods of storages that bypass PyTorch's dispatcher and would therefore access data of the program."""
 
 
 class DataRequiredError(RuntimeError):
-    """Raised if a dry run, in which tensors have no data, would access the data of a tensor or save it to a file."""
+    """Raised when code that runs on fake tensors would access the data of a tensor or save it to a file."""
 
 
 @contextlib.contextmanager
 def refused_access(torch: Any) -> Iterator[None]:
-    """Refuse calls that would write files with ``torch.save`` or access tensors of the program."""
+    """Raise `DataRequiredError` in calls that would write files with ``torch.save`` or access data of the program."""
     storage, own_thread = torch.UntypedStorage, threading.get_ident()
 
     def call(function: Any, message: str, first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def refused_access(torch: Any) -> Iterator[None]:
 
 
 def grouped_copies(torch: Any, copy: Callable[[Any], Any]) -> Any:
-    """Return a context manager in which optimizers group copies of tensors by device and data type."""
+    """Return a context manager in which optimizers group fake copies of tensors by device and data type."""
     owner, name = torch.optim.Optimizer, "_group_tensors_by_device_and_dtype"
     group, own_thread = getattr(owner, name), threading.get_ident()
 

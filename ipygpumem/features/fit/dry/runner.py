@@ -1,4 +1,4 @@
-"""Runs of a step without data, from which its memory usage is computed."""
+"""Run a step on fake tensors, which have no data, and compute its memory usage."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import EventPosition
 
 _OUTSIDE = 690 * MIB
-"""Assumed memory outside PyTorch, for the CUDA context and kernels: the value measured on an NVIDIA H200."""
+"""Assumed memory usage outside PyTorch in bytes, for the CUDA context and kernels, as measured on an NVIDIA H200."""
 _UNLIMITED = 1 << 60
 _HOPPER = 9
 _HOPPER_MEMORY = 79 * GIB
-"""Memory from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
+"""A GPU that is not in this machine is assumed to be a Hopper GPU or a later one from this memory size on."""
 _NEEDS_DATA = {
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -65,14 +65,14 @@ _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|s
 
 
 class DryObserver(StepObserver):
-    """Observer of a run without data. Durations are 0."""
+    """Observer of a run on fake tensors. All durations are 0."""
 
     def __init__(self, torch: Any, blocks: Iterable[ModelBlock], device: Any) -> None:
         super().__init__(torch, blocks)
         self.device = device
 
     def position(self) -> EventPosition:
-        """Return the number of requests so far."""
+        """Return the number of allocations and frees so far, by device index."""
         return {0: len(self.device.log.requests)}
 
     def storage_ids(self, values: Any) -> list[int]:
@@ -85,7 +85,7 @@ class DryObserver(StepObserver):
 
 
 class DryRun:
-    """A run of the step without data. The attribute ``peaks`` contains its peaks by device index."""
+    """The result of a run of the step on fake tensors, with the attributes of `StepRun`."""
 
     def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
         peak = recording.allocated
@@ -96,12 +96,12 @@ class DryRun:
         self._recording = recording
 
     def step(self, _: int) -> StepRecording:
-        """Return the allocations of the step."""
+        """Return the simulated allocations and frees of the step."""
         return self._recording.step
 
 
 class DryRunner:
-    """Runner of the step without data, with the methods of `StepRunner`.
+    """Runs a step on fake tensors. It has the same methods as `StepRunner`.
 
     Args:
         code: The step.
@@ -143,10 +143,10 @@ class DryRunner:
             self._name, self._label = f"cuda:{self._index}", self.torch.cuda.get_device_name(self._index)
 
     def start(self) -> None:
-        """Do nothing, because runs need no device."""
+        """Do nothing, because runs on fake tensors need no GPU."""
 
     def updates(self, objects: StepObjects, _: Any) -> Any:
-        """Prepare runs of a step with these objects. Gradients are deleted, because the first run creates them."""
+        """Prepare the runs of a step that uses ``objects``, and delete the gradients, which the first run creates."""
         torch = self.torch
         if self._total is None:
             hopper = torch.cuda.get_device_capability(self._index)[0] >= _HOPPER
@@ -159,14 +159,14 @@ class DryRunner:
         return nullcontext(OptimizerStateTracker())
 
     def describe(self, _: int, __: int | str | None) -> tuple[str, str]:
-        """Return the name of the device and its label, as for `Fit`."""
+        """Return the name and the label of the target GPU, as in the attributes of `Fit`."""
         return self._name, self._label
 
     def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> DryRun:  # noqa: ARG002
-        """Run the step once. All runs are recorded.
+        """Run the step once on fake tensors. All runs are recorded.
 
         Raises:
-            FitError: The step needs data.
+            FitError: The step needs the data of tensors.
             OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True
@@ -204,7 +204,7 @@ class DryRunner:
         )
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
-        """Return an observer for a run."""
+        """Return a new observer for one run of the step."""
         return DryObserver(self.torch, blocks, self.device)
 
     def release(self, saved: SavedState) -> None:
@@ -228,11 +228,11 @@ class DryRunner:
         return 0
 
     def available(self, _: int) -> MemoryCapacity:
-        """Return unlimited memory, because a run without data uses none."""
+        """Return unlimited memory, because a run on fake tensors uses no GPU memory."""
         return MemoryCapacity(_UNLIMITED, 0)
 
     def limit(self, _: int, __: int | str | None) -> int:
-        """Return the memory that PyTorch can use on the device, including the memory of the step's tensors."""
+        """Return the memory that PyTorch can use on the target GPU, including that of the step's tensors, in bytes."""
         if self._total is not None:
             return self._total - _OUTSIDE
         capacity = device_capacity(current(), self._index)
@@ -241,7 +241,7 @@ class DryRunner:
         return capacity.limit - max(capacity.allocated - existing, 0)
 
     def close(self) -> list[str]:
-        """Delete the tensors without data. Return a sentence if objects that were not restored refer to them."""
+        """Delete the fake tensors. Return a sentence for the user if objects that were not restored refer to them."""
         if self.device is not None:
             self.device.close()
         collect_garbage(1)
@@ -249,11 +249,11 @@ class DryRunner:
         self.device = None
         if not count:
             return []
-        return [f"Objects that are not part of the step's state refer to {many(count, 'tensor')} without data."]
+        return [f"Objects that are not part of the step's state refer to {many(count, 'fake tensor')} without data."]
 
 
 def _reason(error: Exception) -> str | None:
-    """Return the reason why a step cannot run without data; None if the step itself is the cause."""
+    """Return why a step cannot run on fake tensors, or None if the error has another cause."""
     kind, text = type(error).__name__, first_line(error)
     stack = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__).parents[3])
@@ -283,7 +283,7 @@ def _allocator_settings() -> str:
 
 
 class OptimizerStateTracker:
-    """Substitute for `OptimizerUpdateReplacer` that does not replace the updates of optimizers."""
+    """Finds the state that optimizer updates create. It replaces `OptimizerUpdateReplacer` in runs on fake tensors."""
 
     skipped = False
 
@@ -292,9 +292,9 @@ class OptimizerStateTracker:
         self._optimizers: dict[int, tuple[Any, set[int]]] = {}
 
     def prepare(self, optimizer: Any) -> None:
-        """Add an optimizer to those whose state is returned by `states`."""
+        """Add an optimizer whose state `states` returns."""
         self._optimizers[id(optimizer)] = optimizer, state_ids(optimizer)
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, all tensors of its state and those among them that its first update created."""
+        """Return, by optimizer ID, a tuple of the tensors of its state and those that its first update created."""
         return {key: optimizer_state(optimizer, ids) for key, (optimizer, ids) in self._optimizers.items()}

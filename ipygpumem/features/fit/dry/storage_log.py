@@ -1,4 +1,4 @@
-"""The storages of tensors without data: when each is created and deleted, and by which code."""
+"""Log of the storages of fake tensors: the order of their creation and deletion, and the call stacks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OPTIMIZERS = str(Path("torch", "optim"))
 
 
 class StorageLog:
-    """The storages of tensors without data.
+    """The allocations and frees of the storages of fake tensors.
 
     Attributes:
         before: Allocations that existed at the last call to `start`.
-        requests: Allocations and frees since that call: tuples of an allocation and whether it is freed.
+        requests: Allocations and frees since the last call to `start`: tuples of an allocation and whether it is freed.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class StorageLog:
         self._permanent: list[SimulatedAllocation] = []
 
     def start(self) -> None:
-        """Start a new sequence of requests."""
+        """Clear `requests`, and set `before` to the allocations that currently exist."""
         self.before = [*self._permanent, *(allocation for allocation, _ in self._live.values())]
         self.requests = []
 
     def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
-        """Add a storage. If ``older`` is true, it existed before the first request."""
+        """Add a storage and log when it is freed. If ``older`` is true, it existed before the first request."""
         key = storage._cdata
 
         def freed(_: Any) -> None:
@@ -61,26 +61,26 @@ class StorageLog:
         return None if entry is None else entry[0]
 
     def is_replaced(self, tensor: Any, copy: Any) -> bool:
-        """Return whether the data of a tensor was replaced by data of the step. ``copy`` is the tensor without data."""
+        """Return whether the step has replaced the data of a tensor. ``copy`` is its fake copy or None."""
         storage = attempt(tensor.untyped_storage)
         if storage is None or self.get(storage) is None:
             return False
         return copy is None or copy.untyped_storage()._cdata != storage._cdata
 
     def remaining(self, known_storages: Iterable[Any]) -> int:
-        """Return the number of storages that still exist and are not in ``known_storages``."""
+        """Return the number of logged storages that still exist and are not in ``known_storages``."""
         keys = {storage._cdata for storage in known_storages}
         return sum(key not in keys for key in self._live)
 
 
 def meta_view(torch: Any, tensor: Any) -> Any:
-    """Return a tensor on the meta device with the storage, shape and strides of a tensor without data."""
+    """Return a tensor on the meta device with the storage, shape and strides of a fake tensor."""
     view = torch.empty(0, dtype=tensor.dtype, device="meta")
     return view.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 class CallStackRecorder:
-    """Call stacks in the format of PyTorch's snapshots. For equal stacks, the same list is returned."""
+    """Captures call stacks in the format of PyTorch's memory snapshots. Equal stacks are the same list."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
@@ -88,7 +88,7 @@ class CallStackRecorder:
 
     @staticmethod
     def in_grad_scaler() -> bool:
-        """Return whether the call stack contains the check of a `GradScaler` for infinite gradients."""
+        """Return whether the current call is the check of a `GradScaler` for infinite gradients."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
@@ -98,9 +98,11 @@ class CallStackRecorder:
         return False
 
     def capture(self) -> tuple[list[dict[str, Any]], Any, bool]:
-        """Return the stack of the caller without frames of this package, and two values about its outer frames.
+        """Capture the call stack.
 
-        These are the innermost module whose ``forward`` is running, and whether an optimizer's update is running.
+        Returns:
+            A tuple of the call stack without frames of this package, the innermost module whose ``forward`` is running,
+            or None, and whether an optimizer's update is running.
         """
         frames: list[dict[str, Any]] = []
         module, optimizer = None, False
