@@ -44,7 +44,7 @@ class SnapshotData:
         sources: Source code of the recorded cells by file name.
         regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
-        verifications: Results of `replay.verification.verified` by device index.
+        verifications: Results of `replay.verification.cached_verification` by device index.
         zero_us: Start of the time axis in microseconds since the Unix epoch; None to start at each device's first
             event.
     """

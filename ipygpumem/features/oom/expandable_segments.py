@@ -10,7 +10,7 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.settings import settings_variable
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 
 NOT_ENOUGH = "expandable segments alone would not have been enough for this allocation"
 """Sentence about a failure that would also have occurred with expandable segments."""
@@ -50,7 +50,7 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     loaded = replay_time.used
     if reserved is None or not len(ooms) or not replay_time.allows(loaded):
         return ""
-    verification = verified(snapshot, device, replay_time.remaining)
+    verification = cached_verification(snapshot, device, replay_time.remaining)
     if verification.difference or verification.recording.settings.expandable:
         return ""
     if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification

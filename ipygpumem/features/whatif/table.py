@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
-from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers
+from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
-from ipygpumem.snapshot.replay.settings_comparison import Alternative, SettingsComparison
+from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison, SettingsResult
 
 _MAX_LINES, _MAX_NAMES = 5, 3
 
@@ -22,7 +22,7 @@ def comparison_table(result: SettingsComparison) -> Table:
     return Table(f"{result.name} GPU {result.device}", tuple(header), tuple(rows), tuple(_notes(result)))
 
 
-def blockers_table(blockers: SegmentBlockers) -> Table:
+def blockers_table(blockers: BlockedRequestAnalysis) -> Table:
     """Return a table of the lines whose blocks keep partly used segments from being freed."""
     rows = [
         TableRow(
@@ -44,7 +44,7 @@ def blockers_table(blockers: SegmentBlockers) -> Table:
     return Table(f"{title} (event {blockers.event:,})", header, tuple(rows), tuple(_blocker_notes(blockers)))
 
 
-def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
+def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
     blocks = f"in blocks of at most {size(blockers.largest)}"
     notes = []
     if blockers.reserved is not None:
@@ -65,7 +65,7 @@ def _blocker_notes(blockers: SegmentBlockers) -> list[str]:
     return notes
 
 
-def _row(result: SettingsComparison, alternative: Alternative, label: str) -> TableRow:
+def _row(result: SettingsComparison, alternative: SettingsResult, label: str) -> TableRow:
     peak, baseline = alternative.peaks[1], alternative.baseline
     change = "" if alternative is result.recorded or baseline is None else f"{peak / baseline - 1:+.0%}"
     changes = [] if result.reached_limit else ["0%" if change in ("+0%", "-0%") else change]

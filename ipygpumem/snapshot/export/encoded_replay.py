@@ -15,7 +15,7 @@ from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Ints
@@ -61,7 +61,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
             continue
         device = timeline.device
         try:
-            limit = verified(snapshot, device).recording.work_limit
+            limit = cached_verification(snapshot, device).recording.work_limit
             with limit.limited(limit.replay_seconds):
                 encoded[device] = _encode(replay(snapshot, device, settings), settings)
         except ReplayError as error:

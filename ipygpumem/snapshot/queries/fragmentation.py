@@ -74,7 +74,7 @@ def fragmentation(
     replayed: bool = False,
 ) -> Fragmentation:
     """Measure the free memory in segments, and check whether ``need`` bytes fit (on ``stream``, if given)."""
-    timeline, settings = snapshot.timeline(state.device), AllocatorSettings.recorded(snapshot.settings)
+    timeline, settings = snapshot.timeline(state.device), AllocatorSettings.from_snapshot(snapshot.settings)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
     length, owner = (
@@ -162,7 +162,7 @@ def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool
     requested = int(trace.size[event])
     memory = fragmentation(snapshot, state, requested, int(trace.stream[event]), replayed=replayed)
     device_free = trace.device_free.get(event)
-    reason = _reason(AllocatorSettings.recorded(snapshot.settings), memory, requested, device_free)
+    reason = _reason(AllocatorSettings.from_snapshot(snapshot.settings), memory, requested, device_free)
     return OomAnalysis(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
 
 

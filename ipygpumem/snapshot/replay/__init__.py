@@ -1,1 +1,1 @@
-"""Replay of a recording by the rules of PyTorch's CUDA caching allocator. It requires neither torch nor CUDA."""
+"""Replay of a recording with the rules of PyTorch's CUDA caching allocator. Requires neither torch nor CUDA."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def union(addresses: Ints, sizes: Ints) -> Ints:
-    """Return the union of address ranges as rows of start and end, ordered by address."""
+    """Return the union of address ranges as an array of shape (ranges, 2): start and end, ordered by address."""
     order = np.argsort(addresses, kind="stable")
     start, end = addresses[order], (addresses + sizes)[order]
     if not len(start):
@@ -23,7 +23,7 @@ def union(addresses: Ints, sizes: Ints) -> Ints:
 
 
 def overlap(ranges: Ints, segments: Any) -> int:
-    """Return how many bytes of the segments are inside the ranges. Segments and ranges are ordered by address."""
+    """Return the number of bytes of the segments that are inside the ranges. Both must be ordered by address."""
     if not len(ranges):
         return 0
     length = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))

@@ -1,7 +1,7 @@
-"""The rules of PyTorch's native CUDA caching allocator (c10/cuda/CUDACachingAllocator.cpp), on simulated addresses.
+"""Simulation of PyTorch's native CUDA caching allocator (c10/cuda/CUDACachingAllocator.cpp).
 
-A replay of a long recording spends most of its time in `Allocator.allocate` and `FreeBlocks.free`, which contain only
-what every request needs.
+A replay of a long recording spends most of its time in `SimulatedAllocator.allocate` and `FreeBlocks.free`. Code that
+only some requests need is therefore in other methods.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
-from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, Pool, SegmentEvent
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, BlockPool, SegmentEvent
 from ipygpumem.snapshot.replay.settings import QUANTUM, SMALL, AllocatorSettings
 
 _UNLIMITED = 1 << 62
 
 
-class ReplayedOutOfMemoryError(Exception):
+class SimulatedOutOfMemoryError(Exception):
     """Raised if the simulated allocator cannot serve a request within its limit."""
 
 
-class Allocator(ExpandableSegments):
-    """A caching allocator with simulated addresses.
+class SimulatedAllocator(ExpandableSegments):
+    """Caching allocator that follows the rules of PyTorch's allocator and uses simulated addresses.
 
     Args:
         settings: Settings of the allocator.
@@ -43,7 +43,7 @@ class Allocator(ExpandableSegments):
     def __init__(
         self,
         settings: AllocatorSettings,
-        pools: list[Pool],
+        pools: list[BlockPool],
         *,
         limit: int | None = None,
         by_fraction: bool = False,
@@ -71,7 +71,7 @@ class Allocator(ExpandableSegments):
         """Return the address and the size of a block for a rounded size in bytes.
 
         Raises:
-            ReplayedOutOfMemoryError: The limit would be exceeded.
+            SimulatedOutOfMemoryError: The limit would be exceeded.
         """
         free = self._free[pool]
         place = bisect_left(free, rounded << ADDRESS_BITS)
@@ -127,7 +127,7 @@ class Allocator(ExpandableSegments):
         self._skips_search, self._only_best_fit = True, False
 
     def release(self, addresses: list[int], request: int) -> None:
-        """Free the segments at the given addresses, except those that contain blocks in use."""
+        """Free the segments at the given addresses, except segments with blocks in use."""
         wanted_addresses = set(addresses)
         for number in range(len(self.pools)):
             for key in self._free_from(number, self._smallest_segment):
@@ -135,13 +135,13 @@ class Allocator(ExpandableSegments):
                     self._release(number, key, request)
 
     def has_cached_segments(self) -> bool:
-        """Return whether a segment of the default pool that was allocated with cudaMalloc is not in use."""
+        """Return whether any segment of the default pool that was allocated with cudaMalloc has no blocks in use."""
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = (self._free_from(number, self._smallest_segment) for number in numbers)
         return any(self._is_segment(key) for keys in free for key in keys)
 
     def fits(self, pool: int, rounded: int) -> bool:
-        """Return whether a free block can serve a request."""
+        """Return whether a free block of a pool can serve a request of a rounded size in bytes."""
         return self._best_fit(pool, rounded) is not None
 
     def add_segment(self, address: int, size: int) -> None:
@@ -175,7 +175,7 @@ class Allocator(ExpandableSegments):
             self.limit += max(-(-self._shortage(pool, rounded, segment) // SMALL_SEGMENT), 1) * SMALL_SEGMENT
             address = self._new_memory(pool, rounded, segment, request)
         if address is None:
-            raise ReplayedOutOfMemoryError
+            raise SimulatedOutOfMemoryError
         return bisect_left(self._free[pool], self._sizes[address] << ADDRESS_BITS | address)
 
     def _add_range(self, pool: int, start: int, end: int) -> None:
@@ -261,10 +261,11 @@ class Allocator(ExpandableSegments):
                 self._release(pool, key, request)
         return released >= needed
 
-    def collected(self, limit: int) -> list[tuple[int, int]]:
-        """Return pools and keys of the segments that garbage collection with a limit of reserved memory would free.
+    def segments_to_collect(self, limit: int) -> list[tuple[int, int]]:
+        """Return the pool and the key of each segment that garbage collection would free.
 
-        These are the oldest unused segments of the default large pool, until reserved memory is below the threshold.
+        Garbage collection frees the oldest unused segments of the default large pool until reserved memory is below
+        the threshold, a fraction of ``limit``.
         """
         target = self.reserved - int(self.settings.collection_threshold * limit)
         if target <= 0:
@@ -291,5 +292,5 @@ class Allocator(ExpandableSegments):
         return collected
 
     def _collect(self, request: int) -> None:
-        for number, key in self.collected(self.limit):
+        for number, key in self.segments_to_collect(self.limit):
             self._release(number, key, request)

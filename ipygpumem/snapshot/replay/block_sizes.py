@@ -18,7 +18,7 @@ from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.missing_data import missing_data
 from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.verification import expected_seconds, verified
+from ipygpumem.snapshot.replay.verification import cached_verification, expected_seconds
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
@@ -31,7 +31,10 @@ _MAX_ADDRESSES = 1000  # maximum number of addresses that are considered for the
 
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
-    """Return ``(state, known)``: the state with the sizes of all blocks, and whether these sizes are known."""
+    """Return a tuple ``(state, known)``: the state with the size of each block, and whether these sizes are known.
+
+    If they are unknown, the state is returned unchanged.
+    """
     sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
     if sizes is None:
         return state, False
@@ -41,10 +44,10 @@ def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[All
 
 
 def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
-    """Return the size of the block of each allocation of a device.
+    """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
-    None if the sizes do not follow from the addresses, and a replay does not reproduce the recording or is expected to
-    take more than ``seconds``.
+    The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
+    expected to take more than ``seconds`` seconds.
     """
     sizes = _sizes_from_addresses(snapshot, device)
     if sizes is not None:
@@ -52,7 +55,7 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
     if expected_seconds(snapshot.timeline(device)) > seconds:
         return None
     try:
-        verification = verified(snapshot, device)
+        verification = cached_verification(snapshot, device)
     except ReplayError:
         return None
     return None if verification.difference else np.asarray(verification.run.sizes, np.int64)
@@ -60,7 +63,7 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
 
 def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
     """Return the sizes of all blocks; None if they do not follow from the addresses or contradict the file."""
-    timeline, settings = snapshot.timeline(device), AllocatorSettings.recorded(snapshot.settings)
+    timeline, settings = snapshot.timeline(device), AllocatorSettings.from_snapshot(snapshot.settings)
     allocations, rounded = timeline.allocations, settings.round(timeline.allocations.size)
     has_block = allocations.block >= 0
     large = rounded > SMALL

@@ -1,4 +1,4 @@
-"""Pools of the allocations in expandable segments, whose events have no pool before PyTorch 2.12."""
+"""Inference of the pools of allocations in expandable segments, whose events have no pool before PyTorch 2.12."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExpandablePools:
 def expandable_pools(
     snapshot: SnapshotData, timeline: Timeline, initial: NDArray[Any], pool_id: Ints, settings: AllocatorSettings
 ) -> ExpandablePools:
-    """Return the pools of all allocations.
+    """Return the pools of all allocations and events.
 
     All memory of an expandable segment belongs to one pool. PyTorch releases the addresses of a segment when all of its
     memory is unmapped. Another pool can then use them. A pool has one segment for each stream and size class (small or

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
-from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, FreeBlocks, Pool, SegmentEvent
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, BlockPool, FreeBlocks, SegmentEvent
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 
 class ExpandableSegments(FreeBlocks):
-    """The free and unmapped blocks of all pools, including those of expandable segments.
+    """Free and unmapped blocks of all pools, including those of expandable segments.
 
     Args:
         settings: Settings of the allocator.
@@ -34,7 +34,7 @@ class ExpandableSegments(FreeBlocks):
     def __init__(  # noqa: PLR0917
         self,
         settings: AllocatorSettings,
-        pools: list[Pool],
+        pools: list[BlockPool],
         limit: int,
         by_fraction: bool,
         total: int,
@@ -158,7 +158,7 @@ class ExpandableSegments(FreeBlocks):
         return self.free(pool, address, size)
 
     def _unmap(self, pool: int, key: int, request: int) -> None:
-        """Unmap all pages that lie completely inside a free block."""
+        """Unmap all pages that are completely inside a free block."""
         size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
         base = self._range_starts[bisect_right(self._range_starts, address) - 1]
         unit = self.page_size(pool)

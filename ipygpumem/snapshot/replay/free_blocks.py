@@ -19,8 +19,8 @@ ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """The free blocks from which requests are served.
+class BlockPool:
+    """Pool of blocks for the small or the large requests of one stream.
 
     Attributes:
         id: Index of the private pool; the default pool has the lowest index.
@@ -38,7 +38,13 @@ class Pool:
 
 
 class SegmentEvent(NamedTuple):
-    """The allocation, freeing, mapping or unmapping of a segment. ``request`` identifies the request that caused it."""
+    """Event in which a segment was allocated, freed, mapped or unmapped.
+
+    Attributes:
+        action: Value of `Action`.
+        address, size: Address and size in bytes of the memory.
+        request: Number of the request that caused the event: an item of `Recording.operations`.
+    """
 
     action: int
     address: int
@@ -47,7 +53,7 @@ class SegmentEvent(NamedTuple):
 
 
 class FreeBlocks:
-    """The free blocks of all pools.
+    """Free blocks of all pools.
 
     Attributes:
         settings: Settings of the allocator.
@@ -58,7 +64,7 @@ class FreeBlocks:
         work: Limit on the work of searches that examine many blocks.
     """
 
-    def __init__(self, settings: AllocatorSettings, pools: list[Pool], *, collects: bool) -> None:
+    def __init__(self, settings: AllocatorSettings, pools: list[BlockPool], *, collects: bool) -> None:
         self.settings = settings
         self.pools = pools
         self.reserved = self.peak = 0
@@ -73,7 +79,7 @@ class FreeBlocks:
         self._freed_at: dict[int, int] = {}
 
     def free(self, pool: int, address: int, size: int) -> int:
-        """Add a block to the free blocks of a pool and merge it with free neighbors; return the start of the result."""
+        """Add a block to the free blocks of a pool, merge it with free neighbors, and return the resulting address."""
         free, sizes, starts = self._free[pool], self._sizes, self._starts
         end = address + size
         if address in starts and address not in self._bounds:

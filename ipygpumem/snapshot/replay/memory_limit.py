@@ -1,4 +1,4 @@
-"""The memory that was available to PyTorch, if a recording determines it."""
+"""Inference of the memory that was available to PyTorch from a recording."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def default_device(snapshot: SnapshotData) -> int:
-    """Return the device to which a comparison of settings refers by default."""
+    """Return the index of the device to which a comparison of settings refers by default.
+
+    This is the device with the highest peak among those on which a request failed or, if none failed, among all.
+    """
     failed_timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
     return max(
         failed_timelines, key=lambda timeline: timeline.requested.peak()[1], default=snapshot.timeline(None)
@@ -24,7 +27,9 @@ def default_device(snapshot: SnapshotData) -> int:
 
 
 def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> tuple[int, int | None]:
-    """Return bounds in bytes on the limit of reserved memory when the last request failed; equal if it is known.
+    """Return a lower and an upper bound on the limit of reserved memory when the last request failed, in bytes.
+
+    The bounds are equal if the limit is known.
 
     If less memory than the requested segment was free on the device, the limit was the reserved memory and this free
     memory. Otherwise, the limit was set by ``set_per_process_memory_fraction``: it is at least the highest reserved
@@ -62,7 +67,7 @@ def _excess(settings: AllocatorSettings) -> int:
     return settings.large_segment - SMALL_SEGMENT if settings.expandable else 0
 
 
-def limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
+def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
     """Return whether the memory was limited by ``set_per_process_memory_fraction``, not by the memory of the device.
 
     This refers to the last request that failed or, if none failed, to the end of the recording.

@@ -1,4 +1,4 @@
-"""Data that a recording does not contain, and sizes that follow from other data."""
+"""Checks for data that a recording does not contain, and inference of missing sizes from other data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
 
 
 def with_smallest_requests(recording: Recording) -> Recording:
-    """Return a recording with the sizes of `smallest_requests`."""
+    """Return a copy of a recording in which failed requests have the sizes of `smallest_requests`."""
     result = copy.copy(recording)
     result.trace = replace(recording.trace, size=smallest_requests(recording.trace, recording.settings))
     return result

@@ -1,4 +1,4 @@
-"""A recording as a sequence of requests to the allocator, and the segments and blocks before the first request."""
+"""Conversion of a recording to a sequence of requests to the allocator and to its state before the first request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_pools
-from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.memory_limit import (
     available_memory,
+    is_limited_by_fraction,
     limit_of_retries,
-    limited_by_fraction,
     program_limit,
 )
 from ipygpumem.snapshot.replay.missing_data import missing_data, smallest_requests
@@ -45,7 +45,7 @@ class ReleasedSegments:
     """Segments that were freed together.
 
     Attributes:
-        first: First event.
+        first: Event in which the first segment was freed.
         count: Number of events.
         retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
@@ -62,9 +62,11 @@ class ReleasedSegments:
 
 
 class Recording:
-    """The requests of one device.
+    """Recording of one device as a sequence of requests to the allocator.
 
     Attributes:
+        device: Device index.
+        timeline, trace: Timeline and events of the device.
         allocations: Allocations of the device.
         snapshot: The snapshot that contains the recording.
         operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
@@ -91,7 +93,7 @@ class Recording:
         self.timeline = timeline = snapshot.timeline(device)
         self.trace = timeline.trace
         self.allocations = timeline.allocations
-        self.settings = AllocatorSettings.recorded(snapshot.settings)
+        self.settings = AllocatorSettings.from_snapshot(snapshot.settings)
         self.total = snapshot.own.device_totals.get(device, 0)
         self.problem = missing_data(snapshot, timeline)
         if self.problem:
@@ -109,7 +111,7 @@ class Recording:
         self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks), len(self.trace) / events)
         self.pools, self.pool_of = self._assign_pools()
         self.limit = available_memory(snapshot, timeline, self.settings)
-        self.by_fraction = limited_by_fraction(snapshot, timeline, self.settings)
+        self.by_fraction = is_limited_by_fraction(snapshot, timeline, self.settings)
         self.operations, self.events = self._list_operations()
         if self.limit[1] is None:
             self.limit = self.limit[0], limit_of_retries(self)
@@ -128,7 +130,7 @@ class Recording:
         """Return the exception for a reason why the recording cannot be replayed."""
         return ReplayError(f"{self.snapshot.name}: device {self.device} cannot be replayed: {problem}")
 
-    def _assign_pools(self) -> tuple[list[Pool], Ints]:
+    def _assign_pools(self) -> tuple[list[BlockPool], Ints]:
         allocations, trace, snapshot = self.allocations, self.trace, self.snapshot
         rows = np.arange(len(allocations))
         is_recorded = allocations.start >= 0
@@ -154,7 +156,7 @@ class Recording:
         inverse = np.searchsorted(pairs, keys)
         old = (snapshot.own.torch_version or (2, 5)) < (2, 5)
         pools = [
-            Pool(pair[0], int(handles[pair[1]]), small, pair[0] in private, not (old and pair[0] in private))
+            BlockPool(pair[0], int(handles[pair[1]]), small, pair[0] in private, not (old and pair[0] in private))
             for pair in (divmod(key, len(handles)) for key in pairs.tolist())
             for small in (False, True)
         ]

@@ -1,11 +1,11 @@
-"""The recorded events other than allocations and frees: freed segments, and requests that failed."""
+"""Replay of recorded events other than allocations and frees: freed segments, and requests that failed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS
 from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None:
-    """Free cached segments, or repeat the request of a recorded out-of-memory error."""
+    """Free cached segments, or repeat the request of a recorded out-of-memory error.
+
+    ``operation`` is an item of `Recording.operations` that refers to ``Recording.special``.
+    """
     item = result.recording.special[operation - len(result.recording.allocations)]
     if isinstance(item, int):
         _repeat_failed_request(result, item, operation, recorded=recorded)
@@ -44,7 +47,7 @@ def _collection_is_enough(result: ReplayRun, following: int) -> bool:
     """
     recording, allocator = result.recording, result.allocator
     trace, limit = recording.trace, recording.limit[0]
-    collected = sum(key >> ADDRESS_BITS for _, key in allocator.collected(limit))
+    collected = sum(key >> ADDRESS_BITS for _, key in allocator.segments_to_collect(limit))
     is_new = trace.action[following] == Action.SEGMENT_ALLOC
     return bool(is_new and allocator.reserved - collected + int(trace.size[following]) <= limit)
 
@@ -64,7 +67,7 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
         block = allocator.allocate(pool, rounded, operation)
         allocator.free(pool, *block)
         result.served[event] = block
-    except ReplayedOutOfMemoryError:
+    except SimulatedOutOfMemoryError:
         if is_last:
             result.fail(event, rounded)
     allocator.raises_limit = raises_limit

@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state
 from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
 from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
-from ipygpumem.snapshot.replay.verification import grade_of_replay, verified
+from ipygpumem.snapshot.replay.verification import cached_verification, grade_of_replay
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -106,7 +106,7 @@ class Replay:
 
     @property
     def is_short(self) -> bool:
-        """Whether the recording is so short that many replays take little time."""
+        """Whether the recording is short enough for a comparison of settings to replay it many times."""
         recording = self._run.recording
         return len(recording.trace) < _LONG and _REPLAYS_PER_COMPARISON * self._run.cost < recording.work_limit.seconds
 
@@ -155,12 +155,12 @@ class Replay:
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
 
     def fits(self, capacity: int | str) -> bool | None:
-        """Return whether a limit of reserved memory serves all requests; None if it is unknown.
+        """Return whether all requests are served within a limit of reserved memory; None if it is unknown.
 
-        It can depend on addresses, or on the size of a request that failed with ``roundup_power2_divisions``.
+        The answer can depend on unknown addresses, or on the size of a failed request with
+        ``roundup_power2_divisions``. If `is_short` is False, only one of the possible orders of addresses is replayed.
 
-        ``capacity`` is a number of bytes or a text such as ``"24 GiB"``.
-        If ``is_short`` is False, only one of the possible orders of addresses is replayed.
+        ``capacity`` is a number of bytes or a string such as ``"24 GiB"``.
         """
         capacity = parse_size(capacity)
         if self._is_as_recorded(capacity):
@@ -265,7 +265,7 @@ def replay(
 
     ``by_fraction``: Whether limits are set by ``set_per_process_memory_fraction``, as for garbage collection.
     """
-    verification = verified(snapshot, snapshot.timeline(device).device)
+    verification = cached_verification(snapshot, snapshot.timeline(device).device)
     recording = verification.recording
     limit = None if capacity is None else parse_capacity(capacity)
     allocator_settings = recording.settings if settings is None else AllocatorSettings.parse(settings)

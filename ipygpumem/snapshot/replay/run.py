@@ -1,4 +1,4 @@
-"""A replay of a recording: its requests in order, served by a simulated allocator."""
+"""Replay of a recording, whose requests are served in order by a simulated allocator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
-from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.repeated_events import repeat_special
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -33,7 +33,7 @@ _HIGHEST = 1 << 51
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request that the simulated allocator could not serve. Sizes are in bytes.
+    """Request that the simulated allocator could not serve. Sizes are in bytes.
 
     Attributes:
         event: Event of the request; -1 if the segments with the blocks in use before the first event exceed the limit.
@@ -54,9 +54,10 @@ class FailedRequest:
 
 @dataclass(slots=True, eq=False)
 class ReplayRun:
-    """The result of replaying a recording once.
+    """Result of replaying a recording once.
 
     Attributes:
+        recording: Recording that was replayed.
         allocator: The allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
@@ -69,7 +70,7 @@ class ReplayRun:
     """
 
     recording: Recording
-    allocator: Allocator
+    allocator: SimulatedAllocator
     addresses: array[int]
     sizes: array[int]
     failure: FailedRequest | None = None
@@ -147,16 +148,16 @@ def run(
     """Replay a recording.
 
     Args:
-        recording: The requests.
+        recording: Recording whose requests are replayed.
         settings: Settings of the simulated allocator.
         limit: Limit of reserved memory in bytes; None without a limit.
-        by_fraction: As in `Allocator`.
+        by_fraction: As in `SimulatedAllocator`.
         recorded: Whether to reproduce the recording: new segments get their recorded addresses, and segments are freed
             whenever they were freed in the recording.
         keep_older: Whether the blocks that are older than the first event keep their recorded addresses. Otherwise, the
             simulated allocator allocates them first, in the order of their addresses.
         descending: Whether new segments get descending addresses.
-        raises_limit: As in `Allocator`.
+        raises_limit: As in `SimulatedAllocator`.
         end: Number of events to replay; by default all.
         operations: Changed requests; by default those of the recording.
         run_ends: Indices in ``operations`` at which the runs of a repeated step end. The replay stops after the first
@@ -169,7 +170,7 @@ def run(
     pools = _array(recording.pool_of + (rounded_sizes <= SMALL))
     rounded = _array(rounded_sizes)
     choose = _address_chooser(recording, recorded=recorded, descending=descending)
-    allocator = Allocator(
+    allocator = SimulatedAllocator(
         settings,
         recording.pools,
         limit=limit,
@@ -206,7 +207,7 @@ def run(
                     addresses[operation], sizes[operation] = allocate(pools[operation], rounded[operation], operation)
                 else:
                     repeat_special(result, operation, recorded=recorded)
-        except ReplayedOutOfMemoryError:
+        except SimulatedOutOfMemoryError:
             result.end = result.event_of(operation)
             result.fail(result.end, rounded[operation])
         except LongReplayError as error:
@@ -225,7 +226,7 @@ def _array(values: Ints) -> array[int]:
     return result
 
 
-def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[int]) -> Iterator[list[int]]:
+def _parts(operations: NDArray[Any], allocator: SimulatedAllocator, run_ends: Iterable[int]) -> Iterator[list[int]]:
     """Yield the requests in several lists, because a single list would need more memory than the recording.
 
     With ``run_ends``, stop after the first run of a step that did not increase the peak of reserved memory.
@@ -241,12 +242,14 @@ def _parts(operations: NDArray[Any], allocator: Allocator, run_ends: Iterable[in
         first, peak = end, allocator.peak
 
 
-def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) -> Callable[[Allocator, int], int]:
+def _address_chooser(
+    recording: Recording, *, recorded: bool, descending: bool
+) -> Callable[[SimulatedAllocator, int], int]:
     """Return a function that returns the address of a new segment of a given size."""
     next_address = _HIGHEST if descending else ADDRESS_LIMIT
     compared, agrees = 0, recorded
 
-    def choose(allocator: Allocator, size: int) -> int:
+    def choose(allocator: SimulatedAllocator, size: int) -> int:
         nonlocal next_address, compared, agrees
         events = slice(compared, len(allocator.events))
         compared = len(allocator.events)
@@ -264,7 +267,7 @@ def _address_chooser(recording: Recording, *, recorded: bool, descending: bool) 
     return choose
 
 
-def _recorded_address(recording: Recording, allocator: Allocator, size: int) -> int | None:
+def _recorded_address(recording: Recording, allocator: SimulatedAllocator, size: int) -> int | None:
     """Return the address of the next recorded segment; None if the replay has diverged from the recording."""
     number, events = len(allocator.events), recording.segment_events
     if number >= len(events):

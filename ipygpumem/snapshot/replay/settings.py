@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = {
     "release_lock_on_hipmalloc": "boolean",
 }
 """Settings that do not change which memory is used for a request, with the types of their values."""
-_MAX_THREADS = 128  # of pinned_num_register_threads
+_MAX_THREADS = 128  # maximum value of pinned_num_register_threads
 _SETTING = re.compile(r"\s*(\w+)\s*:\s*(\[[^\]]*\]|[^,\[\]]+?)\s*(?:,|$)")
 
 
@@ -49,12 +49,12 @@ _VARIABLE_VERSION = (2, 9)
 
 
 def settings_variable(version: tuple[int, ...] | None) -> str:
-    """Return the environment variable for allocator settings in a version of PyTorch; None for a recent one."""
+    """Return the environment variable for allocator settings in a version of PyTorch; None means a recent version."""
     return "PYTORCH_ALLOC_CONF" if (version or _VARIABLE_VERSION) >= _VARIABLE_VERSION else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def version_note(settings: str, version: tuple[int, ...] | None) -> str:
-    """Return in which versions of PyTorch a setting or its variable differs, in parentheses; empty if it is known."""
+    """Return a note in parentheses on the versions of PyTorch that support a setting; empty if the version is known."""
     if version is not None:
         return ""
     if settings.startswith("large_segment"):
@@ -117,7 +117,7 @@ class AllocatorSettings:
         return settings
 
     @classmethod
-    def recorded(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
+    def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the ``allocator_settings`` of a snapshot."""
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
         try:
@@ -192,7 +192,7 @@ class AllocatorSettings:
         return self
 
     def round(self, requested: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Round requested sizes as the allocator does."""
+        """Return requested sizes in bytes rounded as by the allocator."""
         rounded = np.maximum(-(-requested // QUANTUM), 1) * QUANTUM
         if max(self.divisions) <= 1:
             return rounded
@@ -225,7 +225,7 @@ class AllocatorSettings:
         return settings
 
     def segment_size(self, rounded: int) -> int:
-        """Return the size of a new segment for a rounded request."""
+        """Return the size in bytes of a new segment for a request of a rounded size in bytes."""
         if rounded <= SMALL:
             return SMALL_SEGMENT
         if rounded < _OWN_SEGMENT:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
-from ipygpumem.snapshot.replay.blockers.segment_blockers import SegmentBlockers, segment_blockers
+from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis, analyze_blocked_request
 from ipygpumem.snapshot.replay.memory_limit import default_device
 from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.verification import Verification, verified
+from ipygpumem.snapshot.replay.verification import Verification, cached_verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,8 @@ _WORTHWHILE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alternative:
-    """Allocator settings with the results of their replay.
+class SettingsResult:
+    """Result of replaying a recording with other allocator settings.
 
     Attributes:
         settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
@@ -71,7 +71,7 @@ class Alternative:
         return low if low == high else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values without curves as JSON-serializable data. Sizes are in bytes."""
+        """Return the result without curves as JSON-serializable data. Sizes are in bytes."""
         return {
             "settings": self.settings,
             "fits": self.fits,
@@ -107,12 +107,12 @@ class SettingsComparison:
     name: str
     device: int
     verification: Verification
-    recorded: Alternative
-    alternatives: tuple[Alternative, ...]
+    recorded: SettingsResult
+    alternatives: tuple[SettingsResult, ...]
     equivalent: dict[str, str]
     limit: tuple[int, int] | None
     capacity: int | None
-    blockers: SegmentBlockers | None
+    blockers: BlockedRequestAnalysis | None
 
     @property
     def failed(self) -> bool:
@@ -128,15 +128,15 @@ class SettingsComparison:
         return recording.reached_limit
 
     @property
-    def recommended(self) -> Alternative | None:
-        """The best alternative that prevents the recorded failure or saves at least 5% of the reserved memory.
+    def recommended(self) -> SettingsResult | None:
+        """Best alternative that prevents the recorded failure or saves at least 5% of the reserved memory.
 
-        If memory ran short in the recording, it must lower the smallest sufficient limit by at least 5%. None if the
-        error of the replay with the recorded settings is larger than the advantage.
+        If memory ran short in the recording, the alternative must lower the smallest sufficient limit by at least 5%.
+        None if the error of the replay with the recorded settings is larger than the advantage.
         """
         return next(filter(self._is_worthwhile, self.alternatives), None)
 
-    def _is_worthwhile(self, item: Alternative) -> bool:
+    def _is_worthwhile(self, item: SettingsResult) -> bool:
         error = self.verification.largest_error
         if item.replay.failure is not None or item.fits is False:
             return False
@@ -149,9 +149,9 @@ class SettingsComparison:
 
     @property
     def missing(self) -> int:
-        """Bytes by which the limit, or its lower bound, would have to be raised so that the best setting fits.
+        """Number of bytes by which the limit would have to be raised for any settings to be sufficient.
 
-        0 if any setting may fit.
+        If only bounds on the limit are known, the value refers to the lower bound. 0 if any settings may be sufficient.
         """
         items = (self.recorded, *self.alternatives)
         if self.limit is None or any(item.fits is not False for item in items):
@@ -194,7 +194,9 @@ def compare_settings(
         ReplayError: The recording cannot be replayed.
         OptionError: A setting or the capacity is invalid.
     """
-    verification = verified(snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device)
+    verification = cached_verification(
+        snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device
+    )
     texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     limit, work = None if capacity is None else parse_capacity(capacity), verification.recording.work_limit
     with work.limited(work.seconds * max(1, len(texts) / len(SETTINGS))):
@@ -214,7 +216,7 @@ def _compare(
         limited = replay(snapshot, recording.device, recording.settings.text(), capacity)
         return None if limited.failure is not None else min(limited.reserved_peak, recorded.peaks[1])
 
-    def alternative(text: str) -> Alternative:
+    def alternative(text: str) -> SettingsResult:
         collects = AllocatorSettings.parse(text).collection_threshold > 0
         minimum = limit[0] if collects and limit else None
         result = replay(snapshot, recording.device, text, minimum, by_fraction=by_fraction)
@@ -222,7 +224,7 @@ def _compare(
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
         lowest = peaks[0] if minimum is None and len(recording.initial.blocks) else None
-        return Alternative(text, result, peaks, _fits(result, limit, lowest), baseline(collects=collects))
+        return SettingsResult(text, result, peaks, _fits(result, limit, lowest), baseline(collects=collects))
 
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -242,14 +244,14 @@ def _compare(
         _equivalent(recording, effective, different),
         limit,
         capacity,
-        None if blocked is None else segment_blockers(snapshot, recording, *blocked),
+        None if blocked is None else analyze_blocked_request(snapshot, recording, *blocked),
     )
 
 
 def _recorded(
     snapshot: SnapshotData, verification: Verification, capacity: int | None, *, by_fraction: bool
-) -> tuple[Alternative, tuple[int, int] | None]:
-    """Return the `Alternative` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
+) -> tuple[SettingsResult, tuple[int, int] | None]:
+    """Return the `SettingsResult` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
     recording = verification.recording
     result = replay(snapshot, recording.device, by_fraction=by_fraction)
     failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0
@@ -260,13 +262,13 @@ def _recorded(
     limit = None if high is None else (low, high)
     peak = recording.timeline.reserved_peak or 0
     if failed or (capacity is None and limit is not None):
-        return Alternative("", result, (peak, peak), (not failed, not failed), peak), limit
+        return SettingsResult("", result, (peak, peak), (not failed, not failed), peak), limit
     fits = _fits(result, limit)
-    return Alternative("", result, (peak, peak), fits, peak), limit
+    return SettingsResult("", result, (peak, peak), fits, peak), limit
 
 
 def _fits(result: Replay, limit: tuple[int, int] | None, lowest: int | None = None) -> tuple[bool | None, bool | None]:
-    """Return `Alternative.fits_bounds`.
+    """Return `SettingsResult.fits_bounds`.
 
     ``lowest``: Lowest reserved peak of several replays without a limit. If older blocks at other addresses lower the
     peak below the limit, it is unknown whether the run fits.

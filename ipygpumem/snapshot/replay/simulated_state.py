@@ -1,4 +1,4 @@
-"""Segments and blocks of the allocator of a replay: those from before the first event, and those after an event."""
+"""State of the simulated allocator: segments and blocks before the first event and after a given event."""
 
 from __future__ import annotations
 

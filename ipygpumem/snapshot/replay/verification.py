@@ -117,7 +117,7 @@ def expected_seconds(timeline: Timeline) -> float:
     return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live + pools)
 
 
-def verified(snapshot: SnapshotData, device: int, seconds: float | None = None) -> Verification:
+def cached_verification(snapshot: SnapshotData, device: int, seconds: float | None = None) -> Verification:
     """Return the verification of a device's recording, which is computed once.
 
     Args:

@@ -1,4 +1,4 @@
-"""A limit on the work of replays, so that every file is replayed or refused within a time proportional to its size.
+"""Limit on the work of replays, so that every file is replayed or rejected within a time proportional to its size.
 
 Most requests take about the same time. However, PyTorch's allocator examines many free blocks in some cases, for
 example before a request fails, and a file can contain many such requests.
@@ -20,11 +20,11 @@ class LongReplayError(Exception):
 
 
 class WorkLimit:
-    """A limit on the work of replays. The work is counted, because measured times would differ between machines.
+    """Limit on the work of replays. The work is counted, because measured times would differ between machines.
 
     Args:
         items: Number of events and blocks.
-        share: Share of this device in the events of all devices.
+        share: Number of events of this device as a fraction of the events of all devices.
 
     Attributes:
         seconds: Approximate duration of the work that is allowed for a comparison of settings.

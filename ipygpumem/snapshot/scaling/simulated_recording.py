@@ -10,12 +10,12 @@ import numpy as np
 
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.allocator import Allocator
-from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.allocator import SimulatedAllocator
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.scaling.step import StepRecording
 
-_POOLS = [Pool(-1, 0, small, private=False) for small in (False, True)]
+_POOLS = [BlockPool(-1, 0, small, private=False) for small in (False, True)]
 _NO_FRAMES: list[Any] = []
 _FIRST_ADDRESS = 1 << 44
 
@@ -58,7 +58,9 @@ class SimulatedRecording:
         sources: Mapping[str, str] | None = None,
         numbers: Mapping[str, int] | None = None,
     ) -> None:
-        self._allocator = Allocator(AllocatorSettings.parse(settings), _POOLS, choose_address=self._choose_address)
+        self._allocator = SimulatedAllocator(
+            AllocatorSettings.parse(settings), _POOLS, choose_address=self._choose_address
+        )
         self._following = _FIRST_ADDRESS
         self._trace: list[dict[str, Any]] = []
         self._live: dict[SimulatedAllocation, tuple[int, int, int]] = {}

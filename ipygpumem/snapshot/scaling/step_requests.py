@@ -14,9 +14,9 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints
 from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
-from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 from ipygpumem.snapshot.scaling.leftovers import Leftovers
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
@@ -40,7 +40,7 @@ class InitialState:
     @classmethod
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
         """Return the state after an event; -1 means before all events. Raises `ReplayError` if a replay fails."""
-        recording = verified(snapshot, device).recording
+        recording = cached_verification(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
 
@@ -93,7 +93,7 @@ class StepRequests:
         self.created = CreatedBlocks()
         self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)
         self.count = len(step.rows)
-        self.recording = verified(step.snapshot, step.device).recording
+        self.recording = cached_verification(step.snapshot, step.device).recording
         self.pools, self.pool_of, self.segment_pools = self._assign_pools()
         self.operations, self.events = self._list_operations()
         starts = np.full(self.count, BEFORE, np.int64)
@@ -208,7 +208,7 @@ class StepRequests:
             pairs |= _pair([row for row in candidates if row not in pairs], own, numbers, other)
         return pairs
 
-    def _assign_pools(self) -> tuple[list[Pool], Ints, Ints]:
+    def _assign_pools(self) -> tuple[list[BlockPool], Ints, Ints]:
         """Return all pools, and the pool index of each allocation, block and segment. Pools are matched by stream."""
         step, state, pools = self.step, self.state, self.recording.pools
         own = [pools[number] for number in self.recording.pool_of[step.rows].tolist()]
@@ -224,7 +224,9 @@ class StepRequests:
         unique = sorted(set(keys))
         indices = {key: 2 * place for place, key in enumerate(unique)}
         result = [
-            Pool(number, stream, small, number != _DEFAULT_POOL) for number, stream in unique for small in (False, True)
+            BlockPool(number, stream, small, number != _DEFAULT_POOL)
+            for number, stream in unique
+            for small in (False, True)
         ]
         of_all = np.asarray([indices[key] for key in keys], np.int64)
         of_segments = of_all[self.count :]

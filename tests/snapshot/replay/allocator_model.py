@@ -5,7 +5,7 @@ from dataclasses import dataclass
 MIB = 1 << 20
 
 
-class ReplayedOutOfMemoryError(Exception):
+class SimulatedOutOfMemoryError(Exception):
     pass
 
 
@@ -64,7 +64,7 @@ class Reference:
                 break
             self.release()
         if not found:
-            raise ReplayedOutOfMemoryError
+            raise SimulatedOutOfMemoryError
         segment, block = found
         rest = block.size - size
         if rest >= 512 if small or self.expandable else rest > MIB and size < (self.max_split or 1 << 60):

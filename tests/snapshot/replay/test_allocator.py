@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from snapshot.replay import allocator_model
 
@@ -29,8 +29,8 @@ def addresses():
 
 
 def make(text="", **options):
-    pools = [Pool(0, stream, small, False) for stream in STREAMS for small in (False, True)]
-    return Allocator(AllocatorSettings.parse(text), pools, total=TOTAL, choose_address=addresses(), **options)
+    pools = [BlockPool(0, stream, small, False) for stream in STREAMS for small in (False, True)]
+    return SimulatedAllocator(AllocatorSettings.parse(text), pools, total=TOTAL, choose_address=addresses(), **options)
 
 
 def pool(size, stream=0):
@@ -90,7 +90,7 @@ def test_cached_segments_are_freed_before_a_request_fails():
     allocate(allocator, 26 * MIB)
     assert calls(allocator) == [Action.SEGMENT_ALLOC] * 2 + [Action.SEGMENT_FREE, Action.SEGMENT_ALLOC]
     assert (allocator.retries, allocator.reserved, allocator.peak) == (1, 38 * MIB, 38 * MIB)
-    with pytest.raises(ReplayedOutOfMemoryError):
+    with pytest.raises(SimulatedOutOfMemoryError):
         allocate(allocator, 12 * MIB)
     allocator.free(*used)
     allocate(allocator, 12 * MIB)
@@ -122,7 +122,7 @@ def test_max_split_size_frees_only_entire_segments(size):
     allocator = make("max_split_size_mb:64", limit=260 * MIB)
     allocator.add_segment(1 << 39, 200 * MIB)
     allocator.free(pool(size), 1 << 39, 100 * MIB)
-    with pytest.raises(ReplayedOutOfMemoryError):
+    with pytest.raises(SimulatedOutOfMemoryError):
         allocate(allocator, size)
 
 
@@ -165,7 +165,7 @@ def test_limit_by_fraction_is_compared_with_the_segment_size():
         allocator.free(*allocate(allocator, 5 * MIB)[0])
         try:
             allocate(allocator, size - 5 * MIB if fits else size)
-        except ReplayedOutOfMemoryError:
+        except SimulatedOutOfMemoryError:
             assert not fits
         else:
             assert fits
@@ -205,8 +205,8 @@ def test_agrees_with_a_slow_model(options, program, limit):
         if action == "allocate":
             try:
                 expected = model.allocate(value, stream)
-            except allocator_model.ReplayedOutOfMemoryError:
-                with pytest.raises(ReplayedOutOfMemoryError):
+            except allocator_model.SimulatedOutOfMemoryError:
+                with pytest.raises(SimulatedOutOfMemoryError):
                     allocator.allocate(pool(value, stream), value, 0)
                 continue
             assert allocator.allocate(pool(value, stream), value, 0) == expected
@@ -225,9 +225,9 @@ def test_agrees_with_a_slow_model(options, program, limit):
 
 
 def test_private_pools_of_old_versions_have_no_expandable_segments():
-    pools = [Pool(0, 0, False, False), Pool(1, 0, False, True, expandable=False)]
+    pools = [BlockPool(0, 0, False, False), BlockPool(1, 0, False, True, expandable=False)]
     settings = AllocatorSettings.parse("expandable_segments:True")
-    allocator = Allocator(settings, pools, total=TOTAL, choose_address=addresses())
+    allocator = SimulatedAllocator(settings, pools, total=TOTAL, choose_address=addresses())
     for number in (0, 1):
         allocator.allocate(number, 3 * MIB, 0)
     assert calls(allocator) == [Action.MAP, Action.SEGMENT_ALLOC]
@@ -241,7 +241,7 @@ def test_request_can_fail_without_another_attempt():
         if served:
             allocate(allocator, 30 * MIB)
         else:
-            with pytest.raises(ReplayedOutOfMemoryError):
+            with pytest.raises(SimulatedOutOfMemoryError):
                 allocate(allocator, 30 * MIB)
         assert (allocator.retries, allocator.reserved) == ((1, 30 * MIB) if served else (0, 24 * MIB))
 
@@ -249,9 +249,9 @@ def test_request_can_fail_without_another_attempt():
 def test_address_ranges_that_overlap_because_the_memory_of_the_device_is_unknown():
     base = 1 << 40
     starts = iter([base, base + 40 * MIB, base - 20 * MIB, base + (1 << 38)])
-    pools = [Pool(0, stream, False, False) for stream in range(3)]
+    pools = [BlockPool(0, stream, False, False) for stream in range(3)]
     settings = AllocatorSettings.parse("expandable_segments:True")
-    allocator = Allocator(settings, pools, total=TOTAL, choose_address=lambda size: next(starts))
+    allocator = SimulatedAllocator(settings, pools, total=TOTAL, choose_address=lambda size: next(starts))
     used = [allocator.allocate(number, 20 * MIB, 0)[0] - base for number in (0, 1, 2, 0)]
     assert used == [0, 40 * MIB, -20 * MIB, 20 * MIB]
     assert allocator.allocate(0, 20 * MIB, 0)[0] == base + (1 << 38)  # both ranges are full

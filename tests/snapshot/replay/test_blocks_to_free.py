@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.blockers import unmapped_pages
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot.replay.test_expandable_pools import Program
@@ -25,7 +25,7 @@ def _failing(seed, *, by_fraction):
         known = len(program.allocator.events)
         try:
             live.append(program.allocate(0, size))
-        except ReplayedOutOfMemoryError:
+        except SimulatedOutOfMemoryError:
             program._segment_events(known)
             break
         if numbers.random() < 0.4:
@@ -50,7 +50,7 @@ def _served_without(program, addresses, size):
         allocator.free(number, address, whole)
     try:
         allocator.allocate(int(size <= MIB), size, 0)
-    except ReplayedOutOfMemoryError:
+    except SimulatedOutOfMemoryError:
         return False
     return True
 

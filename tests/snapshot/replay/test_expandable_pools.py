@@ -7,10 +7,10 @@ import pytest
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.replay.allocator import Allocator, ReplayedOutOfMemoryError
-from ipygpumem.snapshot.replay.free_blocks import Pool
+from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 
 TOTAL = 1 << 34
 
@@ -19,9 +19,11 @@ class Program:
     """A program that allocates in the default pool and in a pool of its own, and its recording."""
 
     def __init__(self, settings="expandable_segments:True", *, reuses_addresses=True):
-        pools = [Pool(number, 0, small, number > 0) for number in (0, 1) for small in (False, True)]
+        pools = [BlockPool(number, 0, small, number > 0) for number in (0, 1) for small in (False, True)]
         self.settings = settings
-        self.allocator = Allocator(AllocatorSettings.parse(settings), pools, total=TOTAL, choose_address=self._reserve)
+        self.allocator = SimulatedAllocator(
+            AllocatorSettings.parse(settings), pools, total=TOTAL, choose_address=self._reserve
+        )
         self.allocator.releases_ranges = True
         self.trace, self.requests = [], 0
         self.live = {}
@@ -112,7 +114,7 @@ def test_pool_that_exists_until_the_end():
     program.allocate(0, 64 * MIB)
     snapshot = program.snapshot()
     assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
-    private = {pool.id for pool in verified(snapshot, 0).recording.pools if pool.private}
+    private = {pool.id for pool in cached_verification(snapshot, 0).recording.pools if pool.private}
     assert [snapshot.pools[number] for number in private] == [(0, 1)]
 
 
@@ -153,7 +155,7 @@ def test_deleted_pools(seed):
         program.allocate(0, 40 * MIB)
     snapshot = program.snapshot()
     assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
-    private = [pool for pool in verified(snapshot, 0).recording.pools if pool.private]
+    private = [pool for pool in cached_verification(snapshot, 0).recording.pools if pool.private]
     assert len({pool.id for pool in private}) == 4, "large and small requests of two pools"
     assert list(snapshot.pools) == [(0, 0)]
 
@@ -178,7 +180,7 @@ def test_deleted_pool_that_is_older_than_the_recording():
 def test_segment_of_another_stream_that_does_not_change_while_recording():
     """No event contains its stream, unlike the segments before the first event."""
     program = Program(reuses_addresses=False)
-    program.allocator.pools[2:] = [Pool(0, 7, small, private=False) for small in (False, True)]
+    program.allocator.pools[2:] = [BlockPool(0, 7, small, private=False) for small in (False, True)]
     program.allocate(0, 30 * MIB)
     temporary = program.allocate(0, 1024)
     (base,) = {1 << 40, (1 << 40) + 2 * TOTAL, (1 << 40) + 4 * TOTAL} - program.reserved
@@ -191,7 +193,7 @@ def test_segment_of_another_stream_that_does_not_change_while_recording():
     program.trace = program.trace[first:]
     snapshot = program.snapshot(streams={base: 7})
     assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
-    assert not any(pool.private for pool in verified(snapshot, 0).recording.pools)
+    assert not any(pool.private for pool in cached_verification(snapshot, 0).recording.pools)
 
 
 @pytest.mark.parametrize("pool", [0, 1])
@@ -228,12 +230,12 @@ def test_requests_after_a_retry():
             sizes = [512 * generator.randint(2049, largest) for largest in (20_000, 160_000)]
             try:
                 kept.append(program.allocate(0, generator.choice(sizes)))
-            except ReplayedOutOfMemoryError:
+            except SimulatedOutOfMemoryError:
                 program._segment_events(known)
                 break
             while len(kept) > 8 or (kept and generator.random() < 0.5):
                 program.free(kept.pop(generator.randrange(len(kept))))
         actions = [event["action"] for event in program.trace]
         without_map += ("segment_unmap", "alloc") in pairwise(actions)
-        assert verified(program.snapshot(), 0).difference == ""
+        assert cached_verification(program.snapshot(), 0).difference == ""
     assert without_map

@@ -16,14 +16,14 @@ from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries import overview
 from ipygpumem.snapshot.replay import block_sizes, result, verification
-from ipygpumem.snapshot.replay.allocator import Allocator
+from ipygpumem.snapshot.replay.allocator import SimulatedAllocator
 from ipygpumem.snapshot.replay.blockers.advice import _padded
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.smallest_capacity import smallest_capacity
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 from snapshot import files
 from snapshot.replay.test_allocator import make
@@ -37,7 +37,10 @@ def snapshot(request):
 def test_recording_is_reproduced(snapshot):
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
-    assert verified(snapshot, replay.device).run.addresses.tolist() == snapshot.timeline().allocations.address.tolist()
+    assert (
+        cached_verification(snapshot, replay.device).run.addresses.tolist()
+        == snapshot.timeline().allocations.address.tolist()
+    )
     assert replay.reserved_peak == snapshot.timeline().reserved_peak
     assert replay.reserved.bytes.tolist() == snapshot.reserved().bytes.tolist()
 
@@ -51,7 +54,10 @@ def test_recording_with_settings_streams_and_graphs_is_reproduced(name):
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
     assert replay.reserved.bytes.tolist() == snapshot.reserved().bytes.tolist()
-    assert verified(snapshot, replay.device).run.addresses.tolist() == snapshot.timeline().allocations.address.tolist()
+    assert (
+        cached_verification(snapshot, replay.device).run.addresses.tolist()
+        == snapshot.timeline().allocations.address.tolist()
+    )
 
 
 @pytest.mark.parametrize("name", files.NAMES)
@@ -63,7 +69,7 @@ def test_end_is_reproduced_from_any_start(name):
     for start in random.Random(1).sample(range(len(trace) * 3 // 4), 3):
         traces = list(recording["device_traces"])
         traces[device] = trace[start:]
-        verification = verified(Snapshot.load({**recording, "device_traces": traces}), device)
+        verification = cached_verification(Snapshot.load({**recording, "device_traces": traces}), device)
         assert verification.difference == ""
 
 
@@ -469,7 +475,7 @@ def test_sizes_of_blocks_follow_from_addresses(name):
     events = len(recording["device_traces"][0])
     for first in (0, events // 3):
         snapshot = Snapshot.load({**recording, "device_traces": [recording["device_traces"][0][first:]]})
-        replayed = verified(snapshot, 0).run.sizes.tolist()
+        replayed = cached_verification(snapshot, 0).run.sizes.tolist()
         assert replayed == block_sizes.block_sizes(snapshot, 0, 10).tolist()
         old_blocks_freed = (
             (snapshot.timeline().allocations.start < 0) & (snapshot.timeline().allocations.block < 0)
@@ -635,7 +641,7 @@ def test_impossible_addresses():
 def test_contradictory_events(monkeypatch):
     snapshot = Snapshot.load(files.raw("gpt_cpp"))
     assert snapshot.replay().grade == "exact"
-    monkeypatch.setattr(Allocator, "free", lambda *_: {}[0])
+    monkeypatch.setattr(SimulatedAllocator, "free", lambda *_: {}[0])
     with pytest.raises(ReplayError, match="the events contradict each other"):
         snapshot.replay("expandable_segments:True")
 
@@ -789,7 +795,7 @@ def test_padding_is_confirmed():
 def test_padding_of_requests_that_failed():
     """The request that failed is padded like the others, unless its size occurs in all steps."""
     snapshot = files.snapshot("variable_lengths_oom")
-    recording = copy.copy(verified(snapshot, 0).recording)
+    recording = copy.copy(cached_verification(snapshot, 0).recording)
     event = recording.last_failed
     assert _padded(recording)[1].trace.size[event] == 256 * MIB > recording.trace.size[event]
     sizes = recording.allocations.size

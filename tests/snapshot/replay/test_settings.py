@@ -160,12 +160,15 @@ def test_recorded_settings():
         "expandable_segments": True,
         "roundup_power2_divisions": {str(1 << entry): 4 for entry in range(16)},
     }
-    assert AllocatorSettings.recorded(recorded) == AllocatorSettings(
+    assert AllocatorSettings.from_snapshot(recorded) == AllocatorSettings(
         True, 64 * MIB, (4,) * 16, 0.6, large_segment=32 * MIB
     )
-    assert AllocatorSettings.recorded({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": "new:1"}) == AllocatorSettings()
+    assert (
+        AllocatorSettings.from_snapshot({"max_split_size": -1, "PYTORCH_CUDA_ALLOC_CONF": "new:1"})
+        == AllocatorSettings()
+    )
     too_large = {"PYTORCH_ALLOC_CONF": f"large_segment_size_mb:{10**400},max_split_size_mb:20"}
-    assert AllocatorSettings.recorded(too_large) == AllocatorSettings()
+    assert AllocatorSettings.from_snapshot(too_large) == AllocatorSettings()
 
 
 def test_settings_without_effect_are_removed():

@@ -15,7 +15,7 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
-from ipygpumem.snapshot.replay.verification import verified
+from ipygpumem.snapshot.replay.verification import cached_verification
 from ipygpumem.snapshot.replay.work_limit import LongReplayError, WorkLimit
 from snapshot import files
 
@@ -146,7 +146,7 @@ def test_devices_share_the_limit_of_single_replays(monkeypatch):
 def test_limit_of_a_verification():
     snapshot = Snapshot.load(files.raw("oom_fragmented"))
     with pytest.raises(ReplayError, match="too long"):
-        verified(snapshot, 0, 1e-6)
+        cached_verification(snapshot, 0, 1e-6)
 
 
 def test_search_that_takes_long_ends_with_an_upper_bound(monkeypatch):
@@ -183,7 +183,7 @@ class _Sizes:
 
 
 def _segments(sizes, used):
-    table = [blocks_to_free.Segment(0, size * 2 * MIB, 0, [], [row]) for row, size in enumerate(sizes)]
+    table = [blocks_to_free.SimulatedSegment(0, size * 2 * MIB, 0, [], [row]) for row, size in enumerate(sizes)]
     return _Sizes(used), table
 
 

@@ -1,1 +1,1 @@
-"""Blocks in use that keep memory from being freed, and changes to the program that avoid this."""
+"""Analysis of requests that no free block could serve: the blocks in use that prevented it, and changes that help."""

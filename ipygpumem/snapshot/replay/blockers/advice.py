@@ -25,15 +25,15 @@ _MIN_VARYING = 100
 _PARTS = 8
 _WORTHWHILE = 0.05
 _LONG_LIVED = 0.9
-"""Blocks that were allocated after this share of the events are assumed to be needed by the failed step."""
+"""Fraction of the events after which allocated blocks are assumed to be needed by the step with the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedChange(Serializable):
-    """A change to the time at which the blocks of a line of code are allocated or freed, or to the sizes of blocks.
+    """Change to the time at which the blocks of a line of code are allocated or freed, or to the sizes of blocks.
 
     Attributes:
-        label: The line, as in `Group`; empty if sizes are changed.
+        label: Label of the line of code, as in `Group`; empty if sizes are changed.
         allocated_first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed
             request.
         bytes: Total requested size of the blocks.
@@ -69,15 +69,15 @@ class SuggestedChange(Serializable):
 def changes(
     recording: Recording, event: int, rows_of: Sequence[tuple[str, Sequence[int]]], *, failed: bool
 ) -> tuple[SuggestedChange, ...]:
-    """Return changes that have the desired effect: the smallest one for each value of ``allocated_first``, and padding.
+    """Return changes to the program that a replay confirms: an earlier allocation, an earlier free, and padding.
 
-    A request that failed must be served. For an allocation that led to the peak of reserved memory, the peak must
-    decrease by at least 5%.
+    With each change, a request that failed is served. For an allocation that led to the peak of reserved memory, each
+    change lowers the peak by at least 5%. Of several lines of code, the one with the smallest blocks is returned.
 
     Args:
         recording: A recording that is reproduced by its replay.
-        event: The out-of-memory error or the allocation.
-        rows_of: Lines of code with their blocks in use, the most promising first.
+        event: Event of the out-of-memory error or of the allocation.
+        rows_of: Labels of lines of code, each with the rows of its blocks in use, in the order in which to try them.
         failed: Whether the request failed.
     """
     suggestions: list[SuggestedChange] = []
@@ -107,10 +107,10 @@ def changes(
 
 
 def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
-    """Return a mask of the blocks whose sizes vary from step to step, and the recording with few sizes of these blocks.
+    """Return a mask of the blocks whose sizes vary from step to step, and a recording in which these blocks are padded.
 
-    A size that occurs in each part of the recording does not vary. The others are rounded up to 4 sizes per power of 2,
-    and so are the sizes of requests that failed.
+    A size that occurs in each part of the recording does not vary. All other sizes, including those of requests that
+    failed, are rounded up to 4 sizes per power of 2.
     """
     allocations, trace = recording.allocations, recording.trace
     part = np.clip(allocations.start * _PARTS // len(recording.trace), 0, _PARTS - 1)

@@ -1,4 +1,4 @@
-"""The request that failed, or that led to the peak of reserved memory."""
+"""Search for the request that failed, or that led to the peak of reserved memory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.verification import Verification
 
 _MIN_UNUSED = 0.05
-"""Smallest share of unused reserved memory at which the request that led to the peak is returned."""
+"""Minimum fraction of the peak reserved memory that is unused if the request that led to the peak is returned."""
 
 
 def blocked_request(
     verification: Verification, capacity: int | None, *, fits: bool | None
 ) -> tuple[int, int | None] | None:
-    """Return the event of a request and, if the request fails only within the capacity, this capacity.
+    """Return a tuple ``(event, capacity)`` for the request to analyze; None if there is none.
 
-    Without a capacity, it is the last request that failed. With a capacity, it is the first request that fails within
-    it. If no request failed, it is the last one before the peak of reserved memory for which a segment for large blocks
-    was allocated. None if almost all reserved memory was in use, if a recorded failure does not occur within the
+    Without a capacity, this is the last request that failed. With a capacity, it is the first request that fails within
+    the capacity. If no request failed, it is the last request before the peak of reserved memory for which a segment
+    for large blocks was allocated. The second item of the tuple is None if the request does not depend on the capacity.
+
+    The result is None if almost all reserved memory was in use, if a recorded failure does not occur within the
     capacity, or if the replay does not reproduce the recording.
 
-    ``fits``: Whether all requests are served within the capacity; None if it depends on unknown addresses.
+    ``fits``: Whether all requests are served within the capacity; None if this depends on unknown addresses.
     """
     recording = verification.recording
     if verification.difference:

@@ -1,4 +1,4 @@
-"""The smallest set of blocks in use without which a failed request would have been served."""
+"""Search for the smallest set of blocks in use without which a request would have fit into the existing memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB
-from ipygpumem.snapshot.replay.allocator import ReplayedOutOfMemoryError
+from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.blockers.unmapped_pages import blocks_to_unmap
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
@@ -27,10 +27,10 @@ _MAX_CHOICES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(Serializable):
-    """Blocks in use whose release, as a replay shows, would have made room for a request in the existing memory.
+    """Set of blocks in use without which, as a replay shows, a request would have fit into the existing memory.
 
-    The set is the smallest one, in bytes, for requests that a replay serves as the search assumes. For files with very
-    many segments or pages of expandable segments, it may not be the smallest one.
+    Usually, no set has a smaller total size. There may be a smaller set if a file has very many segments or pages of
+    expandable segments, or if a replay serves the request at another address than the search assumes.
 
     Attributes:
         bytes: Total size of the blocks in bytes.
@@ -48,11 +48,11 @@ class BlocksToFree(Serializable):
 
 
 @dataclass(slots=True)
-class Segment:
-    """A segment or a mapped range of an expandable segment.
+class SimulatedSegment:
+    """Segment, or mapped range of an expandable segment, of the simulated allocator.
 
     Attributes:
-        address: Address.
+        address: Address of the first byte.
         size: Size in bytes.
         pool: Index of the pool.
         free: Sizes in bytes of the free blocks.
@@ -68,7 +68,7 @@ class Segment:
 
 def smallest_set(
     result: ReplayRun,
-    segments: Sequence[Segment],
+    segments: Sequence[SimulatedSegment],
     serving: int,
     rounded: int,
     options: Mapping[str, Any],
@@ -97,10 +97,12 @@ def smallest_set(
     return next((choice for choice in known if _serves(result, choice, serving, rounded, options)), None)
 
 
-def _unmapped(result: ReplayRun, segments: Sequence[Segment], serving: int, rounded: int) -> Iterator[BlocksToFree]:
-    """Yield sets of blocks of expandable segments without which enough memory can be unmapped.
+def _unmapped(
+    result: ReplayRun, segments: Sequence[SimulatedSegment], serving: int, rounded: int
+) -> Iterator[BlocksToFree]:
+    """Yield sets of blocks in expandable segments without which enough memory can be unmapped for a request.
 
-    If the allocator serves the request at a different address than assumed, it may need one additional page.
+    The second set allows for one additional page, because the allocator may serve the request at another address.
     """
     recording, allocator = result.recording, result.allocator
     expandable = [segment for segment in segments if allocator.is_mapped(segment.address)]
@@ -131,20 +133,20 @@ def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int,
     again.allocator.limit = recording.limit[0]
     try:
         again.allocator.allocate(serving, rounded, len(recording.operations))
-    except ReplayedOutOfMemoryError:
+    except SimulatedOutOfMemoryError:
         return False
     return True
 
 
-def _contiguous(result: ReplayRun, segments: Sequence[Segment], rounded: int) -> BlocksToFree | None:
-    """Return the blocks in the part of a segment that is large enough for a request and has the fewest bytes in use."""
+def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded: int) -> BlocksToFree | None:
+    """Return the blocks in the address range of a segment that can hold a request and has the fewest bytes in use."""
     best: tuple[int, list[int]] | None = None
     for segment in segments:
         rows = sorted(segment.rows, key=lambda row: result.addresses[row])
         starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
         ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
         last = used = 0
-        for first, begin in enumerate(ends):  # the part begins after a block that is kept
+        for first, begin in enumerate(ends):  # the range begins after a block that is not freed
             while last < len(rows) and starts[last] - begin < rounded:
                 used += result.sizes[rows[last]]
                 last += 1
@@ -156,7 +158,7 @@ def _contiguous(result: ReplayRun, segments: Sequence[Segment], rounded: int) ->
     return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
 
 
-def _whole_segments(result: ReplayRun, segments: Sequence[Segment], needed: int) -> BlocksToFree | None:
+def _whole_segments(result: ReplayRun, segments: Sequence[SimulatedSegment], needed: int) -> BlocksToFree | None:
     """Return the blocks of the segments that together have the required size and the fewest bytes in use."""
     units = -(-needed // _UNIT)
     largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))

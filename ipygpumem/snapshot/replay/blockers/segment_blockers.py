@@ -1,4 +1,4 @@
-"""Blocks in use that keep partly used segments from being freed, and the smallest set of blocks to free."""
+"""Analysis of a request that no free block could serve, and of the blocks in use that prevented it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipygpumem.snapshot.model.cells import block_key
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.replay.blockers.advice import SuggestedChange, changes
-from ipygpumem.snapshot.replay.blockers.blocks_to_free import BlocksToFree, Segment, smallest_set
+from ipygpumem.snapshot.replay.blockers.blocks_to_free import BlocksToFree, SimulatedSegment, smallest_set
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlockingLine(Serializable):
-    """A line of code whose blocks are in partly used segments. Sizes are in bytes.
+    """Line of code whose blocks are in partly used segments. Sizes are in bytes.
 
     Attributes:
-        label: The line, as in `Group`.
+        label: Label of the line of code, as in `Group`.
         exclusive_segments: Total size of the segments in which only blocks of this line are in use.
         free: Free memory in all segments that contain blocks of this line.
         bytes: Total size of the blocks.
@@ -45,10 +45,11 @@ class BlockingLine(Serializable):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentBlockers(Serializable):
+class BlockedRequestAnalysis(Serializable):
     """Blocks in use and free memory, in bytes, before a request that failed or was served from a new segment.
 
     Attributes:
+        event: Event of the request.
         size: Rounded size of the request.
         capacity: Limit of reserved memory within which the request failed in a replay; None if the values are those of
             the recording.
@@ -82,15 +83,15 @@ class SegmentBlockers(Serializable):
     changes: tuple[SuggestedChange, ...]
 
 
-def segment_blockers(
+def analyze_blocked_request(
     snapshot: SnapshotData, recording: Recording, event: int, capacity: int | None = None
-) -> SegmentBlockers:
-    """Return the blocks in use that kept a request from being served from existing segments.
+) -> BlockedRequestAnalysis:
+    """Analyze why a request was not served from existing segments.
 
     Args:
         snapshot: The snapshot.
         recording: A recording that is reproduced by its replay.
-        event: The out-of-memory error or the allocation.
+        event: Event of the out-of-memory error or of the allocation.
         capacity: Limit of reserved memory within which the request fails; None for the memory that was available.
     """
     is_known, curve = True, recording.timeline.reserved
@@ -112,7 +113,7 @@ def segment_blockers(
     segments = _segments(result, result.end - 1)
     target = recording.pools[serving]
     sums = dict.fromkeys(("empty", "other_stream", "private", "other_size", "partly_used"), 0)
-    partly_used: list[Segment] = []
+    partly_used: list[SimulatedSegment] = []
     for segment in segments:
         pool = recording.pools[segment.pool]
         free = sum(segment.free)
@@ -133,7 +134,7 @@ def segment_blockers(
         if segment.rows and (segment.pool == serving or not recording.pools[segment.pool].private)
     ]
     lines, rows_of = _lines(snapshot, recording, result, partly_used)
-    return SegmentBlockers(
+    return BlockedRequestAnalysis(
         event=event,
         size=rounded,
         capacity=capacity,
@@ -149,11 +150,13 @@ def segment_blockers(
     )
 
 
-def _segments(result: ReplayRun, event: int) -> list[Segment]:
+def _segments(result: ReplayRun, event: int) -> list[SimulatedSegment]:
     """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
     allocator, allocations = result.allocator, result.recording.allocations
-    table = {address: Segment(address, size, -1, [], []) for address, size in allocator.segments.items()}
-    table |= {address: Segment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()}
+    table = {address: SimulatedSegment(address, size, -1, [], []) for address, size in allocator.segments.items()}
+    table |= {
+        address: SimulatedSegment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()
+    }
     starts = sorted(table)
     for pool in range(len(allocator.pools)):
         for address, size in allocator.free_blocks(pool):
@@ -169,7 +172,7 @@ def _segments(result: ReplayRun, event: int) -> list[Segment]:
 
 
 def _lines(
-    snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[Segment]
+    snapshot: SnapshotData, recording: Recording, result: ReplayRun, partly_used: list[SimulatedSegment]
 ) -> tuple[tuple[BlockingLine, ...], dict[str, list[int]]]:
     rows = [row for segment in partly_used for row in segment.rows]
     labels, label_of = label_rows(snapshot, recording.timeline, np.asarray(rows, np.int64), "line")

@@ -1,4 +1,4 @@
-"""The smallest set of blocks without which expandable segments could map memory for a request.
+"""Search for the smallest set of blocks without which expandable segments could map memory for a request.
 
 Physical memory is mapped in pages of equal size. A page can be unmapped if all blocks that overlap it are freed; a
 block can overlap several pages. The smallest set is found by dynamic programming over the pages, ordered by address.
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _UNREACHABLE = 1 << 60
 _MAX_PAGES = 1 << 18
-"""Largest number of pages, which is that of 512 GiB in pages of 2 MiB."""
+"""Maximum number of pages: that of 512 GiB in pages of 2 MiB."""
 _MAX_ENTRIES = 1 << 21
-"""Largest product of the number of pages and the amount of memory, in units. It requires 64 MiB."""
+"""Maximum product of the number of pages and the amount of memory, in units. Tables of this size require 64 MiB."""
 
 
 @dataclass(slots=True)
 class _Page:
-    """A page with blocks in use.
+    """Page of physical memory with blocks in use.
 
     Attributes:
-        start: Address.
+        start: Address of the first byte.
         size: Size in bytes.
         inner: Rows of the blocks that are completely inside the page.
         left: Row of the block that extends to the previous page; None if there is none.
@@ -77,7 +77,7 @@ def blocks_to_unmap(
         work = result.allocator.work
         if len(pages) * (units + 2) <= _MAX_ENTRIES and steps < work.left * STEPS_PER_SECOND / 4:
             work.count(steps)
-            return _Search(result, pages, unit, units, needed).smallest(request, by_range)
+            return _PageSearch(result, pages, unit, units, needed).smallest(request, by_range)
     return None
 
 
@@ -107,8 +107,11 @@ def _pages(result: ReplayRun, base: int, size: int, rows: list[int]) -> list[_Pa
     return list(pages.values())
 
 
-class _Search:
-    """Tables of the fewest bytes in use to free, for each number of pages, state, and amount of unmapped memory."""
+class _PageSearch:
+    """Dynamic programming over pages.
+
+    Its tables contain the fewest bytes in use to free for each number of pages, state and amount of unmapped memory.
+    """
 
     def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int, needed: int) -> None:
         self.result, self.pages, self.unit, self.most, self.needed = result, pages, unit, most, needed
