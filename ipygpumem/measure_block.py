@@ -19,7 +19,7 @@ from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.reference_graph import naming_functions
-from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.lines.source_code import (
     SourceCode,
     SourceRegion,
@@ -133,7 +133,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             devices=None if devices is None else runtime.monitor.parse_devices(split_devices(devices, "devices")),
             lines=None if lines is False else _regions(lines),
             all_functions=lines is True,
-            limits=Limits.parse(limit, limit_held, limit_outside, limit_host),
+            limits=MemoryLimits.parse(limit, limit_held, limit_outside, limit_host),
             modules=None if modules is None else ModuleTracker(modules, reset=peaks == "exact"),
             history=RecordingOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,

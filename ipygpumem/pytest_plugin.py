@@ -70,10 +70,10 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
     """Convert the limits in a mark to arguments for `ipygpumem.measure`. Raises `ValueError` if a limit is invalid."""
-    from ipygpumem.features.limits.model import Limits
+    from ipygpumem.features.limits.model import MemoryLimits
 
     sizes = (peak, held, outside, host)
-    if not Limits.parse(*sizes):
+    if not MemoryLimits.parse(*sizes):
         raise ValueError("no limit is set: add one, as in gpumem_limit('2 GiB')")
     names = ("limit", "limit_held", "limit_outside", "limit_host")
     return {name: size for name, size in zip(names, sizes, strict=True) if size is not None}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.processes.collect import ProcessesCollector
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.plan import Collector, Plan
@@ -32,7 +32,7 @@ def make_plan(
     outside: bool = False,
     every_cell: bool = False,
     profile: ProfileCollector | None = None,
-    limits: Limits | None = None,
+    limits: MemoryLimits | None = None,
     path: Path | None = None,
     history: RecordingOptions | None = None,
     devices: tuple[str, ...] | None = None,

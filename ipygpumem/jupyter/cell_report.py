@@ -19,7 +19,7 @@ from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.holders.command import HolderBaselines
-from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.oom.observer import OomRecording, failed_allocations
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
@@ -102,7 +102,7 @@ class ReportPresenter:
         # with memory by library, the plan has state for each cell, so it cannot be cached
         if self._default_plan is None or self._default_plan[0] != key or outside:
             extra = self.collectors(requested=False)
-            limits = Limits(peak=settings.limit)
+            limits = MemoryLimits(peak=settings.limit)
             plan = make_plan(magics.session, outside=outside, limits=limits, every_cell=True, extra=extra)
             self._default_plan = (key, plan)
         return self._default_plan[1]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ipygpumem.core.reading import Reading
-from ipygpumem.features.live.monitor import Poller
+from ipygpumem.features.live.monitor import MemoryPoller
 from ipygpumem.jupyter.display import ClearOutputTracker, is_captured, replace_method
 from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import Runtime
@@ -182,7 +182,7 @@ class LiveDisplayUpdater:
         self._shell = shell
         self.available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
-        self._poller = Poller(runtime.monitor)
+        self._poller = MemoryPoller(runtime.monitor)
         self._cells: tuple[LiveDisplay, ...] = ()
         self._lock = threading.Lock()
         self._thread = PeriodicThread("ipygpumem-live", self._update)

@@ -23,8 +23,8 @@ from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.text import error_line
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
-from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.live.monitor import Monitor
+from ipygpumem.features.limits.model import MemoryLimits
+from ipygpumem.features.live.monitor import MemoryMonitor
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
@@ -52,7 +52,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         self.session = runtime
         self.record = MultiCellRecording(runtime)
         self.cells = CellMeasurements(self)
-        self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
+        self.monitoring = MemoryMonitor(shell, runtime, self.cells.open_cell)
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
@@ -235,7 +235,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             peak_lines=not arguments.quiet,
             modules=modules,
             outside=arguments.outside or self.outside == "library",
-            limits=Limits.parse(self.limit if arguments.limit is None else arguments.limit, *limits),
+            limits=MemoryLimits.parse(self.limit if arguments.limit is None else arguments.limit, *limits),
             path=path,
             history=recording_options(arguments),
             profile=profile_collector(

@@ -213,17 +213,17 @@ def test_live_display_in_kernel(run_python):
 
 
 def test_polled_values_equal_a_reading(torch):
-    from ipygpumem.features.live.monitor import Poller
+    from ipygpumem.features.live.monitor import MemoryPoller
     from ipygpumem.measurement.runtime import current
 
     tensors = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]
-    polled = Poller(current().monitor).read().devices["cuda:0"]
+    polled = MemoryPoller(current().monitor).read().devices["cuda:0"]
     assert (polled.allocated, polled.reserved) == (reading.allocated, reading.reserved)
     assert abs(polled.outside - reading.outside) <= 2 * MIB
     assert polled.in_use == reading.in_use
     start = time.perf_counter()
     for _ in range(100):
-        Poller(current().monitor).read()
+        MemoryPoller(current().monitor).read()
     print(json.dumps({"us for one poll, with the list of processes": (time.perf_counter() - start) * 1e4}))
     del tensors

@@ -11,7 +11,7 @@ import pytest
 import ipygpumem
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.live import monitor as module
-from ipygpumem.features.live.monitor import Monitor
+from ipygpumem.features.live.monitor import MemoryMonitor
 from ipygpumem.measurement.runtime import current
 from ipygpumem.viewer.display_target import DisplayTarget
 
@@ -43,7 +43,7 @@ def sent_messages(monkeypatch):
 def monitoring(fake_gpu, displayed, sent_messages):
     ipygpumem.preload_pytorch()
     cells = []
-    monitor = Monitor(None, current(), lambda: cells[0] if cells else None)
+    monitor = MemoryMonitor(None, current(), lambda: cells[0] if cells else None)
     monitor.cells = cells
     yield monitor
     monitor.close()

@@ -28,7 +28,7 @@ _TRUST = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _WaterfallRow:
     step: ExplanationStep
     label: str
     text: str
@@ -53,7 +53,7 @@ class _Row:
         return max((self.end - self.start) * 100, 1) if self.end > self.start else 0.0
 
 
-def _rows(waterfall: DeviceExplanation) -> Iterator[_Row]:
+def _rows(waterfall: DeviceExplanation) -> Iterator[_WaterfallRow]:
     maximum = max((step.amount or 0 for step in waterfall.totals), default=0)
     remaining: int | None = None
     for step in waterfall.steps:
@@ -68,7 +68,7 @@ def _rows(waterfall: DeviceExplanation) -> Iterator[_Row]:
         label = step.label if len(step.label) <= _MAX_LABEL else f"{step.label[: _MAX_LABEL - 1]}…"
         text = "unknown" if step.amount is None else _size(step.kind, step.amount)
         color = _COLORS["tensors" if step is waterfall.steps[-1] else step.kind]
-        yield _Row(step, label, text, color, start, end)
+        yield _WaterfallRow(step, label, text, color, start, end)
 
 
 def _size(kind: str, nbytes: int) -> str:
@@ -96,7 +96,7 @@ def _text(waterfall: DeviceExplanation) -> str:
     return "\n".join([*lines, "", *dict.fromkeys(notes), *dict.fromkeys(reasons), *waterfall.notes]).rstrip()
 
 
-def _bar(row: _Row) -> str:
+def _bar(row: _WaterfallRow) -> str:
     if row.start == row.end:
         return " " * _BAR_CELLS
     first = min(round(row.start * _BAR_CELLS), _BAR_CELLS - 1)
@@ -121,7 +121,7 @@ def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> 
     return "\n".join([*lines, "</div>"])
 
 
-def _html_row(row: _Row) -> str:
+def _html_row(row: _WaterfallRow) -> str:
     style, indent = ("border-top:1px solid #9ca3af;font-weight:bold", 0) if row.is_total else ("", 14)
     start, width = round(min(row.start * 100, 100 - row.percent), 1), round(row.percent, 1)
     title = escape(f"{row.step.label} {row.text}")

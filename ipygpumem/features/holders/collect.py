@@ -42,7 +42,7 @@ def holders(
     label: Callable[[str, int, str], str] | None = None,
     everywhere: bool = False,
 ) -> model.Holders:
-    """Find the holders of GPU memory, largest first. Each storage is counted once, under the first of its names.
+    """Find the variables and other objects that keep GPU memory allocated. Each storage is counted once.
 
     The search runs no user code and does not collect garbage, copy tensors or synchronize streams.
 
@@ -62,8 +62,8 @@ def holders(
             and the user's modules.
 
     Returns:
-        The holders, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes and the memory
-        for which no Python object was found add up to ``torch.cuda.memory_allocated()``.
+        The holders, largest first, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes
+        and the memory for which no Python object was found add up to ``torch.cuda.memory_allocated()``.
 
     Raises:
         OptionError: An argument is invalid.
@@ -85,7 +85,10 @@ def find_holders(
     everywhere: bool = False,
     keeps_addresses: bool = True,
 ) -> tuple[model.Holders, model.StorageBaseline]:
-    """Return the result of `holders`, together with a baseline that contains all storages found by the search."""
+    """Return the result of `holders`, and a baseline of all existing storages for a later call.
+
+    The baseline is empty if ``keeps_addresses`` is false. Other arguments are those of `holders`.
+    """
     _check(roots, since, limit)
     device_names = None if device is None else _device_names(device, runtime)
     torch, is_started = pytorch.module(), pytorch.initialized_torch() is not None
@@ -145,7 +148,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """The storages found by a search, matched to the allocator's blocks as listed before and after the search."""
+    """Matches the storages found by a search to the allocator's blocks before and after the search."""
 
     def __init__(
         self,
@@ -187,7 +190,7 @@ class _BlockAssignment:
     def _by_block(
         self, named_storages: list[model.NamedStorage]
     ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]]:
-        """Group storages by the block that they share. In each group, the storage with the best name comes first."""
+        """Group storages by the block that they share. In each group, the storage with the preferred name is first."""
         groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]] = {}
         exact = {} if self._after is None else self._after.by_position
         for named_storage in named_storages:
@@ -233,7 +236,7 @@ class _BlockAssignment:
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
-        """Return the selected devices on which memory is allocated or a CUDA context exists."""
+        """Return the names of the selected devices on which memory is allocated or a CUDA context exists."""
         names = {named_storage.location.device for named_storage in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
@@ -268,10 +271,10 @@ class _BlockAssignment:
             label = _NOT_SEARCHED if block[:2] in self._unsearched else self._unreached_label
             by_label[_NEW if block[:2] not in earlier else _PRIVATE if any(block.pool) else label].append(block)
         workspace = _workspace(baseline, device, sum(block.size for block in unreached))
-        parts = [model.Remainder(_WORKSPACE, workspace)]
+        parts = [model.UnreachedMemory(_WORKSPACE, workspace)]
         for label, members in by_label.items():
             nbytes = sum(block.size for block in members) - (workspace if members is unreached else 0)
-            parts.append(model.Remainder(label, nbytes, model.allocation_lines(members, self._label)))
+            parts.append(model.UnreachedMemory(label, nbytes, model.allocation_lines(members, self._label)))
         return model.DeviceTotal(
             device, held, tuple(part for part in parts if part.amount), sum(b.size for b in blocks)
         )
@@ -284,7 +287,7 @@ class _BlockAssignment:
             return model.DeviceTotal(device, held)
         workspace = _workspace(baseline, device, allocated - held)
         sizes = {_WORKSPACE: workspace, self._unreached_label: allocated - held - workspace}
-        unreached = tuple(model.Remainder(label, nbytes) for label, nbytes in sizes.items() if nbytes)
+        unreached = tuple(model.UnreachedMemory(label, nbytes) for label, nbytes in sizes.items() if nbytes)
         return model.DeviceTotal(device, held, unreached, allocated)
 
 

@@ -18,10 +18,10 @@ _WHO_NEW = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
 class HolderBaselines:
-    """The baselines of one IPython shell.
+    """The baselines with which ``%gpumem who --new`` compares storages in one IPython shell.
 
     Attributes:
-        cell: Baseline before the current cell; None if not required. The baseline contains only the allocator's
+        cell: Baseline before the current cell; None if the cell does not need it. It contains only the allocator's
             blocks, which can be read in milliseconds. Therefore, tensors that reuse memory freed by the same cell are
             not recognized as new.
         reported: Baseline created by the last ``%gpumem who``; None before the first ``%gpumem who``.
@@ -33,14 +33,14 @@ class HolderBaselines:
         self.reported: StorageBaseline | None = None
 
     def start_cell(self, text: str) -> None:
-        """Create the baseline of a cell if its text contains ``%gpumem who --new`` and other lines of code."""
+        """Create the baseline of a cell if its code contains ``%gpumem who --new`` and other lines."""
         self.cell = None
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         if len(lines) > 1 and _WHO_NEW.search(text):
             self.record_blocks()
 
     def record_blocks(self) -> None:
-        """Create the baseline of a cell from the allocated blocks."""
+        """Create the baseline of the current cell from the blocks that are allocated now."""
         if pytorch.initialized_torch() is not None:
             blocks = allocated_blocks()
             self.cell = None if blocks is None else StorageBaseline.of({}, blocks)
@@ -48,7 +48,7 @@ class HolderBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return ``(baseline, description)`` for ``--new``. The baseline is None if none has been created yet."""
+        """Return the baseline for ``--new``, or None if none has been created yet, and its description."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

@@ -1,4 +1,7 @@
-"""Labels of references, such as ``.weight``, ``[3]`` and `` (closure x)``, read without running user code."""
+"""Labels of references between objects, such as ``.weight``, ``[3]`` and `` (closure x)``.
+
+The labels are read without running user code.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,14 @@ _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGenera
 
 
 class ReferenceLabel(NamedTuple):
-    """Label of a reference from one object to another.
+    """Label of a reference from one object to another, from which the name of the referent is composed.
 
     Attributes:
+        text: The label, such as ``.weight``.
         style: Format of the keys if the referent is a dict.
         key_id: The id of the dict key if the key is a tensor, whose name is then used instead of ``text``.
         indirect: Whether the reference passes through an unlabeled object, such as a closure cell.
-        last_resort: Whether any other name of the referent is preferable.
+        last_resort: Whether the label is used only if the referent has no other name.
     """
 
     text: str
@@ -132,7 +136,7 @@ def _array_labels(array: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     objects = has_objects(array)
     if objects:
         yield from ((id(item), ReferenceLabel(index)) for index, item in array_items(array))
-    # an array that shares a tensor's memory is called by the name of the array
+    # a tensor that shares its memory with an array has the name of the array
     yield id(array_base(array)), ReferenceLabel(".base" if objects else "")
 
 
@@ -145,7 +149,7 @@ def _class_labels(cls: Any) -> Iterator[tuple[int, ReferenceLabel]]:
     for name, value in list(type_dict(cls).items()):
         yield id(value), ReferenceLabel(f".{name}")
     yield from ((id(base), ReferenceLabel(f" (base {type_name(base)})")) for base in mro(cls)[1:])
-    # the collector sees the dict itself, Python code only a proxy of it
+    # the garbage collector returns the dict itself, ``__dict__`` only a proxy of it
     yield from ((id(part), ReferenceLabel("", "attributes")) for part in gc.get_referents(cls) if type(part) is dict)
 
 
@@ -248,7 +252,7 @@ _BY_TYPE: dict[int, Any] = {
 
 
 def indirectly_labeled_ids(obj: Any, children: list[Any]) -> set[int]:
-    """Return the ids of children that are labeled through ``obj``, such as the cells of a closure."""
+    """Return the ids of ``children`` to which ``obj`` refers with an indirect label, such as closure cells."""
     if type(obj) is types.FunctionType:
         return {id(child) for child in children if child is obj.__closure__ or child is obj.__defaults__}
     if not is_exactly(obj, (types.FrameType, *_LAZY)):
@@ -259,16 +263,16 @@ def indirectly_labeled_ids(obj: Any, children: list[Any]) -> set[int]:
 
 
 def fallback_label(obj: Any) -> str:
-    """Return a label for a reference that has no name, index or key: the class of the referrer."""
+    """Return a label for a reference without a name, index or key, based on the class of the referrer."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"
 
 
 def type_label(obj: Any) -> str:
-    """Return a label for an object without a name: its class and, for a function or generator, its name."""
+    """Return a label for an object without a name: its class and, for functions and generators, ``__name__``."""
     class_name = str(type_name(type(obj)))
     return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name
 
 
 def label_rank(obj: Any) -> int:
-    """Return a sort key for the objects at which names may start: frames first, containers last."""
+    """Return a sort key for the objects from which other objects are named: frames first, containers last."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1

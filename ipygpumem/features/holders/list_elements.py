@@ -1,4 +1,4 @@
-"""Tensors to which only one list or tuple refers: their names are the names of the list with an index."""
+"""Names of tensors to which only one list or tuple refers, composed of the name of the list and an index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class ListElements:
-    """Tensors to which only one list or tuple refers, and which have no gradient, base tensor or autograd node.
+    """The tensors to which only one list or tuple refers, and which have no gradient, base tensor or autograd node.
 
-    Searching for the names of each of these tensors separately would take several times as long.
+    A separate search for the names of each of these tensors would take several times as long.
 
     Attributes:
         containers: The list or tuple of each tensor, by the id of the tensor.
@@ -57,13 +57,13 @@ class ListElements:
         return [item for item in items if id(item) not in taken_ids]
 
     def separate(self, object_id: int) -> None:
-        """Remove a tensor from its group, so that its names are searched for separately."""
+        """Remove a tensor from its group, so that its names are determined by the general search."""
         container = self.containers.pop(object_id)
         tensor = self.groups[id(container)].pop(object_id)[0]
         self._targets.add_element(tensor, container)
 
     def separate_shared(self) -> None:
-        """Separate tensors that share an address with other tensors or storages, and add the storages of the rest."""
+        """Separate tensors that share an address with other tensors or storages, and add the other storages."""
         positions = [(key, location[:2]) for group in self.groups.values() for key, (_, _, location) in group.items()]
         storage_locations = {location[:2] for location in self._targets.references}
         if len(storage_locations | {position for _, position in positions}) < len(storage_locations) + len(positions):

@@ -1,4 +1,4 @@
-"""Data classes for storages, their holders, and the totals of devices, with notes on why holders use memory."""
+"""Data classes for tensor storages, their holders, and the total memory of each device."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ local variables of running threads, and local variables in the frames of the las
 without a name is ``garbage`` if only unreachable reference cycles keep it alive, and ``elsewhere`` otherwise."""
 _MAX_NAMES = 3
 _MAX_LINES = 3
-_MAX_STACKS = 100  # number of blocks without a Python object whose stacks are read
+_MAX_STACKS = 100  # maximum number of blocks without a Python object whose stacks are read
 _NO_IDS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A tensor storage, which occupies a block of PyTorch's allocator.
+    """A tensor storage and the names by which it can be accessed.
 
     Attributes:
         amount: Size in bytes, as rounded by the allocator.
         kind: Use of the storage by a module or an optimizer. Other storages are ``activation`` if they belong to an
             autograd graph, and ``plain`` otherwise.
-        name: First name, such as ``model.layers[3].weight``.
+        name: Preferred name, such as ``model.layers[3].weight``.
         also: Up to four other names.
         places: Places of all names of the storage, which is freed when the last of these names is deleted.
         graph: Whether only the autograd graph of the tensor ``name`` keeps the storage alive.
@@ -68,7 +68,7 @@ _UnfrozenStorage: Any = make_dataclass(
 
 
 def new_storage(*values: Any) -> Storage:
-    """Create a `Storage`. This takes a fifth of the time of the constructor, which sets frozen attributes."""
+    """Create a `Storage` from the values of its attributes, five times as fast as the constructor."""
     storage: Any = _UnfrozenStorage(*values)
     storage.__class__ = Storage  # possible because both classes have the same slots
     created: Storage = storage
@@ -77,7 +77,7 @@ def new_storage(*values: Any) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A variable, an output or another top-level name, with the storages on one device that it keeps alive.
+    """A variable, an output or another top-level name, and the storages on one device that it keeps alive.
 
     Attributes:
         name: Name of the holder, such as ``model`` or ``Out[3]``.
@@ -104,11 +104,13 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
+class UnreachedMemory:
     """Allocated memory for which no Python object was found.
 
     Attributes:
-        lines: Up to three lines of code that allocated most of the memory, with sizes; empty without recorded stacks.
+        label: Description of the memory.
+        amount: Size in bytes.
+        lines: Up to three lines of code that allocated most of the memory, with sizes in bytes; empty without stacks.
     """
 
     label: str
@@ -118,16 +120,18 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTotal:
-    """Total allocated memory on one device in bytes.
+    """Total allocated memory on one device, in bytes.
 
     Attributes:
-        allocated: Value of ``torch.cuda.memory_allocated()``, which equals ``held`` plus ``rest``; None for host
+        held: Total size of the storages of all holders.
+        rest: Memory for which no Python object was found.
+        allocated: Value of ``torch.cuda.memory_allocated()``, which is the sum of ``held`` and ``rest``; None for host
             memory, or if the value cannot be read.
     """
 
     device: str
     held: int
-    rest: tuple[Remainder, ...] = ()
+    rest: tuple[UnreachedMemory, ...] = ()
     allocated: int | None = None
 
     @property
@@ -153,7 +157,10 @@ class StorageBaseline:
 
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """Create a baseline from the allocated blocks and from weak references to the storages at each location."""
+        """Create a baseline from weak references to the storages at each location and from the allocated blocks.
+
+        ``blocks`` is None if the allocator cannot list its blocks.
+        """
         storages: dict[tuple[str, int], frozenset[int]] = {}
         if blocks is not None:
             storages = dict.fromkeys(blocks.positions, _NO_IDS)
@@ -205,13 +212,13 @@ class Holders(Serializable):
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the size in bytes of storages kept alive only by names in ``places`` or by unreachable cycles."""
+        """Return the total size in bytes of the storages that only names in ``places`` or unreachable cycles hold."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
 
     def to_text(self, count: int = 10) -> str:
-        """Format the ``count`` largest holders, one per line, with their size, name and device."""
+        """Return the ``count`` largest holders as text, one per line, with their size, name and device."""
         lines = [f"{size(holder.amount):>11}  {holder.name}  ({holder.device})" for holder in self.largest(count)]
         return "\n".join(lines) or "no tensors"
 
@@ -221,10 +228,12 @@ class Holders(Serializable):
 
 
 class NamedStorage(NamedTuple):
-    """A storage that was found by a search.
+    """A storage that was found by a search, and its holder.
 
     Attributes:
+        location: Device, address and size of the storage.
         info: Names and kind of the storage. ``info.amount`` may be smaller than the allocator's block.
+        holder, place: Name and place of the holder.
         graph_holders: Some holders of the autograd graphs if only these graphs keep the storage alive; otherwise empty.
     """
 
@@ -241,7 +250,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return the lines of code that allocated most of the memory of some blocks, with sizes in bytes, largest first."""
+    """Return up to three lines of code that allocated most of the memory of ``blocks``, with sizes in bytes."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))
@@ -251,7 +260,7 @@ def allocation_lines(
 
 
 def holder(name: str, place: Any, device: str, members: list[NamedStorage]) -> Holder:
-    """Create a holder from its storages, with a note if there is an obvious reason why the memory is in use."""
+    """Create a `Holder` from its storages, with a note if there is an obvious reason why the memory is in use."""
     by_name = sorted((member.info for member in members), key=attrgetter("name"))
     parts = tuple(sorted(by_name, key=attrgetter("amount"), reverse=True))
     sizes = dict.fromkeys(KINDS, 0)

@@ -1,4 +1,4 @@
-"""Name objects by following references from the roots to the tensors. Roots in preferred places come first."""
+"""Assign names to objects by following references from the roots to the tensors, starting with preferred places."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a last-resort reference, such as one from an optimizer, so that modules name their parameters."""
+"""Depth added by a last-resort reference, such as one from an optimizer, so that parameters are named by modules."""
 _SHARED_ROOT_DEPTH = 5
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."
@@ -35,12 +35,12 @@ _Queue = list[tuple[int, int, int]]
 
 
 class ObjectNames:
-    """Names of the objects in a referrer graph, as far as they can be found within the time limit.
+    """Names of the objects in a referrer graph. If the time limit is reached, some objects have no name.
 
     Attributes:
         named: Name of each object, by the id of the object.
         place_bits: Bit mask of the places from which each object is reachable, by the id of the object.
-        root_ids: The ids of objects that are never named after their referrers.
+        root_ids: The ids of roots whose referrers are ignored.
     """
 
     def __init__(self, referrers: ReferrerGraph, targets: SearchTargets) -> None:
@@ -84,7 +84,7 @@ class ObjectNames:
         self._follow_graphs()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the roots, such as variables or outputs, from which at least one of these objects is reachable."""
+        """Return the places, such as ``variable`` or ``output``, from which one of the objects is reachable."""
         bits = self.place_bits.get(ids[0], 0)
         for object_id in ids[1:]:
             bits |= self.place_bits.get(object_id, 0)
@@ -195,7 +195,7 @@ class ObjectNames:
                     pending.append(child_id)
 
     def name(self, object_id: int) -> str:
-        """Return the first name of an object or, if only a tensor's autograd graph keeps it alive, of the tensor."""
+        """Return the preferred name of an object, or of a tensor if only its autograd graph keeps the object alive."""
         parts: list[str] = []
         current: int | None = None if object_id in self._texts else object_id
         while current is not None:
@@ -221,7 +221,7 @@ class ObjectNames:
         return f"[{self.name(label.key_id)}]"
 
     def storage_names(self, ids: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-        """Return the first name and all other names of a storage, given the ids of its tensors."""
+        """Return the preferred name and the other names of a storage, given the ids of its tensors."""
         if len(ids) == 1 and ids[0] not in self._referrers.children and ids[0] not in self._references:
             object_name = self.named[ids[0]]  # the usual case: a tensor to which only one object refers
             if object_name.parent_id is None or object_name.graph:
@@ -234,7 +234,7 @@ class ObjectNames:
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:
-        """Return ``(name, is_only_name)`` of an object. The name is None if names that contain it are shortened."""
+        """Return the name of an object, or None if names with this prefix are shortened; and whether it is the only."""
         ancestor_id: int | None = object_id  # None after the loop if no name with this one is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id
@@ -253,7 +253,7 @@ class ObjectNames:
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Return several names of an object, the best first. Names that contain an object in ``path`` are omitted."""
+        """Return names of an object, preferred name first, except those that contain an object in ``path``."""
         attempts_left[0] -= 1
         first, is_frame = self.name(object_id), type(self._referrers.objects[object_id]) is types.FrameType
         if is_frame or len(path) >= _MAX_NAME_PARTS or self.named[object_id].graph:

@@ -35,13 +35,13 @@ class Root(NamedTuple):
 
     Attributes:
         label: Name of the object or, for a namespace, prefix of the names.
-        value: Any object or, with the style ``names``, the dict of a namespace.
-        place: Place of all objects that are named after the root.
-        style: Format of the dict's keys. With ``items``, each item is a separate holder.
+        value: Any object or, if ``style`` is ``names``, the dict of a namespace.
+        place: Place of all objects whose names start at the root.
+        style: Format of the dict's keys. If it is ``items``, each item is a separate holder.
         names: Function that selects names of a namespace; None for all names.
         terminal: Whether referrers of the root are ignored.
-        last_resort: Whether objects are named after another root if possible.
-        distant: Whether the root is searched only for memory that other roots do not explain.
+        last_resort: Whether names that start at other roots are preferred.
+        distant: Whether the root is searched only if memory remains that is not reachable from other roots.
     """
 
     label: str
@@ -55,9 +55,10 @@ class Root(NamedTuple):
 
 
 class NamingFunctions:
-    """Functions that return the roots of names and the labels of stack frames. A notebook replaces both functions.
+    """The functions that return the roots and format stack frames. The IPython extension replaces both functions.
 
     Attributes:
+        roots: Function that returns the roots at which the search for names starts.
         label: Function that formats a stack frame, given the file name, the line number and the function name.
     """
 
@@ -83,7 +84,7 @@ def exception_roots() -> list[Root]:
 
 
 def module_roots(roots: Sequence[Root]) -> list[Root]:
-    """Return the namespaces of imported modules that are not roots yet. The user's modules come before libraries."""
+    """Return roots for the namespaces of imported modules not in ``roots``: the user's modules, then libraries."""
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []
@@ -144,11 +145,12 @@ def is_output(shell: Any, name: str) -> bool:
 
 
 class ReferrerGraph:
-    """Objects from which a tensor or storage is reachable, and the references between them.
+    """Graph of the objects from which a tensor or storage is reachable, and of the references between them.
 
     The referrers of objects in ``terminal_ids`` are ignored.
 
     Attributes:
+        objects: The objects in the graph, by id.
         children: The ids of the objects to which each object refers, by the id of the referrer.
         extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
             For example, tensors refer to their gradients, and autograd nodes to their saved tensors.
@@ -185,7 +187,7 @@ class ReferrerGraph:
                     if type(parent) is Root:
                         continue
                     if is_dict and any(child is namespace for namespace in global_namespaces(parent)):
-                        continue  # functions do not own the namespace in which they are defined
+                        continue  # a function is not a holder of the global variables of its module
                     if is_class and not (is_instance(parent, dict) or is_exactly(parent, (list, types.CellType))):
                         continue  # classes are named by variables, not by instances or subclasses
                     parent_id = id(parent)
@@ -207,9 +209,9 @@ class ReferrerGraph:
     def alive_ids(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
         """Return the ids of the given objects that are not part of unreachable cycles.
 
-        This is the algorithm of the garbage collector. An object is kept alive from outside if its reference count
-        exceeds the number of references from the objects with these ids and from the search. The search refers to each
-        object once in the list of tracked objects, once in this graph, and as often as ``own_references`` states.
+        As in the garbage collector, an object is alive if its reference count exceeds the number of references from
+        objects in ``ids`` and from the search. The search refers to each object once in the list of tracked objects,
+        once in this graph, and ``own_references[id]`` times elsewhere.
         """
         inner_references = Counter(child_id for object_id in ids for child_id in self.children.get(object_id, ()))
         alive = set()
@@ -240,7 +242,10 @@ def _search_reference_count() -> int:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> bool:
-    """Add referrers of the classes with these ids: instances, subclasses and tuples. Return whether any were added."""
+    """Add the referrers of classes: instances, subclasses and tuples. Return whether any were added.
+
+    Ids in ``ids`` that are not those of classes are ignored.
+    """
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     new_ids, is_any_added = [], False
     for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):
@@ -267,12 +272,15 @@ def _belongs_to_class(bases: tuple[Any, ...], heap: TrackedObjects) -> bool:
 
 @dataclass(slots=True)
 class ObjectName:
-    """Name of an object, stored as the last reference on a path from a root to the object.
+    """Name of an object, represented by the last reference on a path from a root to the object.
 
     Attributes:
         parent_id: The id of the referrer; None for a root.
+        label: Label of the reference.
         holder: Name of the holder; empty if the next reference on the path determines it.
+        place: Place of the root.
         graph: Whether the path passes through an autograd graph.
+        depth: Length of the path; increased for references that are used only if there is no other name.
     """
 
     parent_id: int | None

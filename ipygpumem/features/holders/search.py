@@ -25,7 +25,7 @@ from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjec
 from ipygpumem.sources.storages import StorageInspector, StorageLocation
 
 NO_NAME = "no Python variable found"  # holder of objects that are alive but not reachable by any name
-_MAX_EXTRA_PASSES = 4  # maximum number of extra passes that add referrers of classes
+_MAX_EXTRA_PASSES = 4  # maximum number of passes that add referrers of classes
 _MIN_UNNAMED_BYTES = 4096
 """Minimum total size in bytes of unnamed storages for an extra pass. PyTorch itself keeps some small tensors alive."""
 _EXTRA_PASS_SHARE = 0.4  # share of the time limit after which no extra pass starts
@@ -41,7 +41,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search (see `Holders`). ``unsearched``: Storages not searched for names; None if unknown."""
+    """Result of a search (see `Holders`). ``unsearched``: Locations of storages without a search; None if unknown."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -62,13 +62,17 @@ def search_holders(
     unnamed_share: Callable[[Collection[StorageLocation]], float] | None = None,
     keeps_addresses: bool = False,
 ) -> SearchResult:
-    """Search for the objects that keep storages on the selected devices alive, for at most ``limit`` seconds.
+    """Search for the objects that keep storages alive.
 
-    The search for names starts at the roots and, unless ``threads`` is False, at the variables of running threads.
-    ``unnamed_share`` is a function that returns the share of the allocated memory that is not in the storages with the
-    given locations. If the function is given, objects that only library modules refer to, or to which nothing refers,
-    are searched only if they may hold more than 1% of the memory. If the time limit is reached, names of the user's
-    variables are returned. Weak references to the storages are created only if ``keeps_addresses`` is True.
+    Args:
+        roots: Objects at which the search for names starts.
+        torch: The module torch.
+        is_wanted: Function that returns whether a device, given by its name, is searched.
+        limit: Time limit in seconds. If it is reached, only names of the user's variables are returned.
+        threads: Whether the search also starts at the local variables of running threads.
+        unnamed_share: Function that returns the share of the allocated memory outside storages with given locations. If
+            it is at most 1%, objects that are reachable only from libraries or from no root are not searched.
+        keeps_addresses: Whether to create weak references to the storages, which prevent the reuse of their addresses.
     """
     search_limit = SearchLimit(limit)
     results: list[SearchResult] = []
@@ -154,7 +158,7 @@ class _HolderSearch:
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
-        """Return the result and whether it is final, that is, all other objects hold at most 1% of the memory."""
+        """Return the result, and whether it is final because all other objects hold at most 1% of the memory."""
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
@@ -194,7 +198,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames) -> bool:
-        """Add instances and other referrers of classes that no root reaches. Return whether any were added."""
+        """Add referrers, such as instances, of classes that are not reachable from a root. Return whether any exist."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)

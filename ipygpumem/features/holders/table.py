@@ -14,7 +14,7 @@ _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """Create a table for each device: the ``limit`` largest holders, each with its ``parts`` largest tensors."""
+    """Return a table for each device with the ``limit`` largest holders and the ``parts`` largest tensors of each."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("memory holders", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]

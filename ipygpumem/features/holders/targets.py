@@ -1,7 +1,7 @@
-"""The tensors and storages to search for, with their locations, their kinds, and their autograd graphs.
+"""The tensors and storages whose holders are searched for: their locations, kinds and autograd graphs.
 
 Some tensors have no storage because they wrap other tensors (DTensor, torchao's tensors, user-defined subclasses). The
-inner tensors inherit the kind of the wrapper, so the storage of a wrapped parameter is a parameter.
+inner tensors inherit the kind of the wrapper, so that the kind of the storage of a wrapped parameter is ``parameter``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_HOOK_DEPTH = 7
 
 @dataclass(slots=True)
 class SearchTarget:
-    """A tensor or storage, with the locations of its memory and, for a tensor, the tensors that it wraps."""
+    """A tensor or storage to search for, the locations of its memory, and the tensors that it wraps."""
 
     obj: Any
     locations: list[StorageLocation]
@@ -50,7 +50,7 @@ class SearchTarget:
 
 
 class SearchTargets:
-    """The tensors and storages to search for.
+    """The tensors and storages whose holders are searched for.
 
     Attributes:
         by_id: The targets by the id of the tensor or storage.
@@ -80,7 +80,7 @@ class SearchTargets:
         self.elements: ListElements | None = None
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
-        """Add objects grouped by role. Return the objects to which they refer only in C++, such as gradients."""
+        """Add objects grouped by role. Return the objects, such as gradients, to which only their C++ code refers."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
         hidden, nodes = list[Any](), list[tuple[Any, Any]]()
@@ -194,7 +194,7 @@ class SearchTargets:
                     self.kinds[location[:2]] = min(kind, self.kinds.get(location[:2], "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return the inner tensors that ``__tensor_flatten__`` names; if it names none, all tensors in attributes."""
+        """Return the inner tensors named by ``__tensor_flatten__`` or, if there are none, all tensors in attributes."""
         if not self._types.defines_torch_dispatch(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))
@@ -268,7 +268,7 @@ class _AutogradGraphs:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors and return the nodes to which a hook refers, as in activation checkpointing."""
+        """Add the saved tensors to which a hook refers, as in activation checkpointing, and return its nodes."""
         nodes, frontier, seen_ids = [], [hook], {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
             next_frontier: list[Any] = []

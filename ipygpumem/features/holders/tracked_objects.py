@@ -1,9 +1,9 @@
-"""Read the references between objects, starting at given objects or at all objects in Python's heap.
+"""Read the references between objects, starting at given objects or at all objects that Python tracks.
 
-`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. The garbage collector does not track
-NumPy arrays, which may contain Python objects or share a tensor's memory, nor dicts and tuples that contain only
-untracked objects. The references are stored as two columns, child and parent, which are sorted by child so that the
-referrers of an object can be found by binary search.
+`gc.get_referents` calls an object's ``tp_traverse`` in C, which runs no user code. Objects that the garbage collector
+does not track are read if they can lead to tensors: NumPy arrays, which may contain Python objects or share a tensor's
+memory, and dicts and tuples that contain them. The references are stored in two columns, child and parent, which are
+sorted by child so that the referrers of an object can be found by binary search.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ipygpumem.features.holders.model import Holders
 Ids = NDArray[np.int64]
 
 _CHUNK = 8192
-_MIN_OBJECTS = 150_000  # twice as many as the variables lead to in a session with GPT-2 from transformers
+_MIN_OBJECTS = 150_000  # twice the number that is reachable from the variables in a session with GPT-2
 COST = 10  # duration of adding a tensor or an autograd node, relative to that of reading an object
 _MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
-_MIN_LONG = 64  # number of elements from which the tensors of a list are named together
+_MIN_LONG = 64  # minimum number of elements of a list whose tensors are named together
 _MAX_SINGLE_LOOKUPS = 32  # number of ids below which `bisect` is faster than NumPy
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None), types.CodeType)))
 _MAX_ARRAY_SIZE = 1_000_000
@@ -44,10 +44,10 @@ array_base: Any = vars(np.ndarray)["base"].__get__
 
 
 class SearchLimit:
-    """Limit on the duration of a search.
+    """Time limit of a search.
 
     Attributes:
-        complete: False once this or another limit has been reached.
+        complete: False after this or another limit has been reached.
         unlimited: Number of objects that are read before the time limit applies, so that the variables of a training
             session are named even if the process gets little CPU time.
     """
@@ -59,7 +59,7 @@ class SearchLimit:
         self.unlimited = _MIN_OBJECTS
 
     def extend(self) -> None:
-        """Extend the time limit so that the remaining steps may take as long as the completed steps took."""
+        """Extend the time limit so that the remaining steps can take as long as the completed steps."""
         now = time.perf_counter()
         self.end = max(self.end, 2 * now - self.start)
 
@@ -77,8 +77,8 @@ class SearchLimit:
 class TrackedObjects:
     """Objects that may refer to tensors, and the references between them. They stay alive until `release` is called.
 
-    If ``stop_ids`` is None, these are all objects in Python's memory. Otherwise, they are the objects that `follow`
-    reaches without passing objects with these ids. Library classes lead to most objects in memory and are not followed.
+    If ``stop_ids`` is None, all objects that Python tracks are read. Otherwise, `follow` reads the objects that are
+    reachable without passing objects with these ids or library classes, from which most objects are reachable.
     ``take_tensors`` is called with each long list or tuple of tensors and its items, and returns the items to follow.
 
     Attributes:
@@ -115,7 +115,7 @@ class TrackedObjects:
         start.clear()  # so that the objects are referred to once
 
     def follow(self, start: list[Any], share: float = 1.0) -> None:
-        """Add the given objects and the objects to which they refer, until a share of the time limit has passed."""
+        """Add the given objects and all objects reachable from them, until a share of the time limit has passed."""
         self._add(start)
         while self._pending or self._arrays or self._large:
             if self._limit.reached(share):
@@ -133,12 +133,12 @@ class TrackedObjects:
                 self._read_large()
 
     def release(self) -> None:
-        """Clear all references to objects. Frames may refer to them until the next garbage collection."""
+        """Release all objects. Frames may still refer to them until the next garbage collection."""
         for references in (self.objects, self._by_role, self._pending, self._arrays, self._large):
             references.clear()
 
     def take_by_role(self) -> dict[str, list[Any]]:
-        """Return the modules, optimizers and other PyTorch objects added since the last call, grouped by kind."""
+        """Return the modules, optimizers and other PyTorch objects added since the last call, grouped by role."""
         by_role, self._by_role = self._by_role, {}
         return by_role
 
@@ -208,7 +208,7 @@ class TrackedObjects:
         self._connect(range(index, index + 1), [chunk])
 
     def _connect(self, indexes: range, referents: list[list[Any]]) -> None:
-        """Add the references from the objects with these indexes, and the objects to which they refer."""
+        """Add the references from the objects with these indices to their referents, and add the referents."""
         parts = list(itertools.chain.from_iterable(referents))
         is_kept = list(map(gc.is_tracked, parts))
         containers = self._untracked_containers(list(itertools.compress(parts, map(operator.not_, is_kept))))
@@ -222,13 +222,13 @@ class TrackedObjects:
         self._add(kept if self._finds_tracked else list(containers.values()))
 
     def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
-        """Return, by id, the containers among untracked objects that may lead to tensors."""
+        """Return, by id, the containers in a list of untracked objects from which tensors may be reachable."""
         type_ids = self._inspect(objects)
         containers = itertools.compress(objects, map(self._container_type_ids.__contains__, type_ids))
         return {key: obj for key, obj in {id(obj): obj for obj in containers}.items() if _may_refer(obj)}
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
-        """Return a list of referrers for each id. A referrer is listed once for each of its references."""
+        """Return a list of referrers for each id in ``ids``. A referrer is listed once for each of its references."""
         if self._columns:
             children = np.concatenate([self._children, *(ids for ids, _ in self._columns)])
             order = np.argsort(children, kind="stable")

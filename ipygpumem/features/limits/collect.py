@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.report import Report
-from ipygpumem.features.limits.model import ExceededLimit, Limits
+from ipygpumem.features.limits.model import ExceededLimit, MemoryLimits
 from ipygpumem.features.lines.model import AllocationSite
 from ipygpumem.features.lines.peak import allocation_sites, lines_at_peak, lines_reaching_peak
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
@@ -24,7 +24,7 @@ class LimitsCollector(Collector):
     section = "limits"
     reads_recording = True
 
-    def __init__(self, limits: Limits, *, recorded: bool) -> None:
+    def __init__(self, limits: MemoryLimits, *, recorded: bool) -> None:
         self._limits = limits
         self._recorded = recorded
 

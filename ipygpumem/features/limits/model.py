@@ -36,7 +36,7 @@ class ExceededLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MemoryLimits:
     """Limits on the growth of memory usage during a measurement, in bytes; None means no limit."""
 
     peak: int | None = None
@@ -45,7 +45,7 @@ class Limits:
     host: int | None = None
 
     @classmethod
-    def parse(cls, *limits: str | int | None) -> Limits:
+    def parse(cls, *limits: str | int | None) -> MemoryLimits:
         """Create limits from sizes such as ``"2 GiB"`` or 0. Raises `OptionError` for an invalid size."""
         names = "limit", "limit_held", "limit_outside", "limit_host"
         return cls(

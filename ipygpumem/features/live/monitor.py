@@ -38,7 +38,7 @@ _MIN_INTERVAL = 1.0
 _ATTEMPTS = 2
 
 
-class Poller:
+class MemoryPoller:
     """Reader of memory usage that never raises an exception. It checks for a CUDA context but does not create one."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
@@ -123,14 +123,14 @@ _VIEW_TIMEOUT = 20.0
 """Seconds without a message after which the page is considered closed, unless the Jupyter kernel was busy."""
 
 
-class Monitor:
+class MemoryMonitor:
     """The memory monitor of an IPython shell. Opening it again moves the widget and its history to the current cell."""
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
         self._runtime = runtime
         self._running_cell = running
-        self._poller = Poller(runtime.monitor)
+        self._poller = MemoryPoller(runtime.monitor)
         self._history = UsageHistory(_EVERY)
         self._last_update = 0.0
         self._widget: MonitorWidget | None = None

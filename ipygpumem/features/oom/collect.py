@@ -14,7 +14,7 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.earlier_runs import EarlierRuns, fit_command
-from ipygpumem.features.oom.expandable_segments import NOT_ENOUGH, ReplayTime, with_expandable_segments
+from ipygpumem.features.oom.expandable_segments import NOT_ENOUGH, ReplayTimeLimit, with_expandable_segments
 from ipygpumem.features.oom.model import AVOIDED, FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
@@ -78,7 +78,7 @@ def failure_report(
 
 def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
     """Replay the allocation history and return sentences about a failed allocation, within a time limit."""
-    time = ReplayTime()
+    time = ReplayTimeLimit()
     snapshot = Snapshot.load(path)
     sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]
     if cell is not None:

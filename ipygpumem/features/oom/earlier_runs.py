@@ -15,7 +15,7 @@ import numpy as np
 
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.redaction import redact_code
-from ipygpumem.features.oom.expandable_segments import ReplayTime
+from ipygpumem.features.oom.expandable_segments import ReplayTimeLimit
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.measurement.recorder import Recorder
@@ -74,7 +74,12 @@ class EarlierRuns:
         return CellRun(_NUMBER.sub("0", source), values, self._begin, end)
 
     def fitting_size(
-        self, snapshot: Snapshot, failure: FailedAllocation, source: str, variables: Mapping[str, Any], time: ReplayTime
+        self,
+        snapshot: Snapshot,
+        failure: FailedAllocation,
+        source: str,
+        variables: Mapping[str, Any],
+        time: ReplayTimeLimit,
     ) -> str:
         """Return a sentence about the largest size, such as a batch size, that would have fit; empty if unknown."""
         failed_run = self._run(source, variables, {})

@@ -18,7 +18,7 @@ _SETTING = "expandable_segments:True"
 _TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays that would take longer are omitted
 
 
-class ReplayTime:
+class ReplayTimeLimit:
     """The CPU time of the replays for a panel. Unlike elapsed time, it does not depend on other programs."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ReplayTime:
         return self.used + seconds <= _TIME_LIMIT
 
 
-def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTime) -> str:
+def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTimeLimit) -> str:
     """Return a sentence on whether expandable segments would have prevented a failure; empty if it is unknown.
 
     ``snapshot`` was saved when the allocation failed. ``replay_time`` includes the time for loading it.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison
 
 
-class _Tables(TableRepr):
+class _ComparisonTables(TableRepr):
     def __init__(self, result: SettingsComparison) -> None:
         self._result = result
 
@@ -45,7 +45,7 @@ def _read(arguments: argparse.Namespace, file: str) -> SettingsComparison:
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     file = os.path.expanduser(notebook.expand(arguments.file))  # noqa: PTH111 (as in the command view)
     notebook.claim_cell()
-    notebook.show_object(_Tables(_read(arguments, file)))
+    notebook.show_object(_ComparisonTables(_read(arguments, file)))
 
 
 def _shell(arguments: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def _shell(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"file": arguments.file, **result.to_dict()})
     else:
-        print_lines(str(_Tables(result)))
+        print_lines(str(_ComparisonTables(result)))
     return 0
 
 

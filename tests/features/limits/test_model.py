@@ -7,7 +7,7 @@ import pytest
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, Report
-from ipygpumem.features.limits.model import ExceededLimit, Limits
+from ipygpumem.features.limits.model import ExceededLimit, MemoryLimits
 
 MIB = 1 << 20
 
@@ -31,33 +31,35 @@ def over(limits, *arguments, **options):
 
 
 def test_each_metric_has_its_own_limit():
-    assert over(Limits()) == ([], ())
-    assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a value equal to the limit is allowed"
-    assert over(Limits(peak=3 * MIB - 1)) == ([("cuda:0", "peak", 3 * MIB)], ())
-    assert over(Limits(held=0)) == ([("cuda:0", "held", MIB)], ())
-    assert over(Limits(held=0), held=0) == ([], ())
-    assert over(Limits(outside=0)) == ([("cuda:0", "outside", 2 * MIB)], ())
-    assert over(Limits(host=29 * MIB)) == ([("host", "peak", 30 * MIB)], ())
+    assert over(MemoryLimits()) == ([], ())
+    assert over(MemoryLimits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), (
+        "a value equal to the limit is allowed"
+    )
+    assert over(MemoryLimits(peak=3 * MIB - 1)) == ([("cuda:0", "peak", 3 * MIB)], ())
+    assert over(MemoryLimits(held=0)) == ([("cuda:0", "held", MIB)], ())
+    assert over(MemoryLimits(held=0), held=0) == ([], ())
+    assert over(MemoryLimits(outside=0)) == ([("cuda:0", "outside", 2 * MIB)], ())
+    assert over(MemoryLimits(host=29 * MIB)) == ([("host", "peak", 30 * MIB)], ())
 
 
 def test_bound_above_limit_does_not_exceed_a_limit():
-    assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
-    excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
+    assert over(MemoryLimits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
+    excesses, (note,) = over(MemoryLimits(peak=2 * MIB), exact=False)
     assert excesses == []
     assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the peak counters were not reset")
-    excesses, (note,) = over(Limits(host=29 * MIB), host=(100, 130, 130))
+    excesses, (note,) = over(MemoryLimits(host=29 * MIB), host=(100, 130, 130))
     assert excesses == []
     assert "reached its peak resident memory before" in note
 
 
 def test_memory_of_unknown_process_does_not_exceed_a_limit():
-    excesses, (note,) = over(Limits(outside=0), mode="device")
+    excesses, (note,) = over(MemoryLimits(outside=0), mode="device")
     assert excesses == []
     assert note.startswith("the limit of 0 (cuda:0, outside PyTorch) was not checked: may include the memory of other")
 
 
 def test_cuda_context_does_not_exceed_a_limit():
-    excesses, (note,) = over(Limits(outside=0), started=True)
+    excesses, (note,) = over(MemoryLimits(outside=0), started=True)
     assert excesses == []
     assert "preload_pytorch" in note
 
@@ -72,9 +74,9 @@ def test_text():
 
 
 def test_limits_are_sizes():
-    assert Limits.parse("2 GiB", 0, "1.5MiB", "3G") == Limits(2 << 30, 0, 3 * MIB // 2, 3 << 30)
-    assert not Limits.parse(None, None)
-    assert Limits.parse(None, 0)
+    assert MemoryLimits.parse("2 GiB", 0, "1.5MiB", "3G") == MemoryLimits(2 << 30, 0, 3 * MIB // 2, 3 << 30)
+    assert not MemoryLimits.parse(None, None)
+    assert MemoryLimits.parse(None, 0)
     for value in ("much", "-1", -1, True, 1.5):
         with pytest.raises(OptionError):
-            Limits.parse(value)
+            MemoryLimits.parse(value)

@@ -8,7 +8,7 @@ import pytest
 import ipygpumem
 from fakes.cuda import MIB
 from ipygpumem.features.live import monitor
-from ipygpumem.features.live.monitor import Poller
+from ipygpumem.features.live.monitor import MemoryPoller
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.nvml import DeviceMemory
 
@@ -24,7 +24,7 @@ def gpu(fake_gpu):
 @pytest.fixture
 def poller(gpu, monkeypatch):
     monkeypatch.setattr(monitor, "_MIN_INTERVAL", 0.0)
-    return Poller(current().monitor)
+    return MemoryPoller(current().monitor)
 
 
 def test_values_equal_those_of_a_reading(gpu, poller):
@@ -69,7 +69,7 @@ def test_without_attribution_outside_includes_other_processes(make_gpu):
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (polled,) = Poller(current().monitor).read().devices.values()
+    (polled,) = MemoryPoller(current().monitor).read().devices.values()
     assert (polled.process, polled.others) == (None, None)
     assert polled.outside > 300 * MIB
 
@@ -96,13 +96,13 @@ def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
 def test_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (polled,) = Poller(current().monitor).read().devices.values()
+    (polled,) = MemoryPoller(current().monitor).read().devices.values()
     assert (polled.allocated, polled.cached, polled.outside) == (None, None, None)
     assert polled.used is not None
 
 
 def test_host_without_a_gpu():
-    polled = Poller(current().monitor).read()
+    polled = MemoryPoller(current().monitor).read()
     assert polled.devices == {}
     assert 0 < polled.host.rss < polled.host.total
 

@@ -13,7 +13,7 @@ from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import atomic_write, check_path
 from ipygpumem.core.text import printable
-from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.profile.collect import check_profile_paths
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.collect import Engines
@@ -48,7 +48,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
         if not re.search(r"\{rank\b", path):
             raise OptionError(f"each engine needs a separate {name} file: use a file name such as {_EXAMPLES[name]}")
     check_profile_paths(options.trace, options.timeline, options.snapshot, outside=options.outside)
-    Limits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
+    MemoryLimits.parse(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
         make_directory(options.collect)

@@ -11,7 +11,7 @@ from ipygpumem.core.report import code_label
 from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
-from ipygpumem.features.ranks.engines.submission import Submission, engine_identity, engine_result
+from ipygpumem.features.ranks.engines.submission import EngineSubmission, engine_identity, engine_result
 from ipygpumem.features.ranks.model import RankInfo
 from ipygpumem.features.ranks.table import join_names
 
@@ -37,7 +37,7 @@ class Engines:
         self.origins: dict[int, RankInfo] = {}
         self.notes: dict[int, str] = {}
         self._shell = shell
-        self._submissions: list[Submission] = []
+        self._submissions: list[EngineSubmission] = []
         self._cell = 0
         self._open_cells = 0
         self._attached = False
@@ -123,7 +123,7 @@ class Engines:
         if engine_id is not None and not options.get("silent", True):
             submissions = self._submissions
             if not submissions or submissions[-1].code != code or engine_id in submissions[-1].replies:
-                submissions.append(Submission(code, self._cell))
+                submissions.append(EngineSubmission(code, self._cell))
                 del submissions[:-_MAX_SUBMISSIONS]
             submissions[-1].replies[engine_id] = reply
         return reply
@@ -158,7 +158,7 @@ class Engines:
             self.last = reports[-1]
         return reports
 
-    def _merge(self, submission: Submission, cell: int) -> Ranks:
+    def _merge(self, submission: EngineSubmission, cell: int) -> Ranks:
         new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
         if new and self._attached:
             self._join(new, timeout=5)

@@ -17,7 +17,7 @@ _OUTPUT_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
-class Submission:
+class EngineSubmission:
     """Code that one notebook cell submitted to several engines.
 
     Attributes:
