@@ -8,8 +8,8 @@ from torch import nn
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 
 DEVICE = "cuda"
 pytestmark = [pytest.mark.usefixtures("torch", "most_of_the_gpu"), pytest.mark.timeout(900)]
@@ -78,7 +78,7 @@ def autocast():
 def test_larger_step(workload):
     step, sizes, target = workload()
     recordings = record(step, [*sizes, sizes[0]])
-    scaled = ScaledRecording.from_recordings(recordings)
+    scaled = RecordedStepPredictor.from_recordings(recordings)
     prediction = scaled.predict(target)
     print(workload.__name__, scaled.reasons, [deviation.error for deviation in scaled.deviations], prediction)
     assert scaled.reasons == ()
@@ -91,7 +91,7 @@ def test_larger_step(workload):
 
 def test_largest_size_within_a_limit():
     step, sizes, _ = transformer()
-    scaled = ScaledRecording.from_recordings(record(step, sizes))
+    scaled = RecordedStepPredictor.from_recordings(record(step, sizes))
     limit = torch.cuda.memory_reserved() + 2000 * MIB
     largest = scaled.largest(limit, 0.02)
     print(scaled.reasons, largest, scaled.predict(largest), limit)

@@ -26,7 +26,7 @@ from ipygpumem.features.fit.step_code import StepCode, function_step
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.dry.runner import OptimizerStateTracker
@@ -181,7 +181,7 @@ def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTr
 
 def _run_contexts(
     code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[ChangeTrial], **options: Any
-) -> Iterator[tuple[StepContext, ScaledRecording | str]]:
+) -> Iterator[tuple[StepContext, RecordedStepPredictor | str]]:
     """Run the step in each context manager. Yield the context manager and the prediction or the reason for a failure.
 
     ``kept_bytes`` is the size of the tensors that the step does not free. The largest run in each context manager is
@@ -248,7 +248,7 @@ def _result(
 
 
 def _largest(
-    ranks: RankCommunicator, axis: SizeAxis, scaled: ScaledStep, capacity: int, margin: float
+    ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
 ) -> dict[str, int | None]:
     """Return the values of the attributes of `Fit` for the largest sizes at which the step fits on all ranks."""
     first, last = axis.first, axis.last
@@ -261,7 +261,7 @@ def _largest(
 
 
 def _combinations(
-    ranks: RankCommunicator, axes: tuple[SizeAxis, ...], scaled: ScaledRecording, capacity: int, margin: float
+    ranks: RankCommunicator, axes: tuple[SizeAxis, ...], scaled: RecordedStepPredictor, capacity: int, margin: float
 ) -> Iterable[SizeCombination]:
     first, second = axes
     ratio = second.last / second.first

@@ -24,8 +24,8 @@ from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
 _Request: TypeAlias = tuple[Size, ProbeRole, "int | None"]
@@ -69,7 +69,7 @@ class SizeSearch:
         self.code, self.on, self.index = code, on, 0
         self.capacity: int | None = None
         self.probes: list[Probe] = []
-        self.scaled: ScaledRecording | None = None
+        self.scaled: RecordedStepPredictor | None = None
         self.notes: list[str] = []
         self.files, self.facts = WrittenFiles(), StepFacts()
         self.observations: StepObservations
@@ -183,19 +183,19 @@ class SizeSearch:
             return self._too_large(f"the run at size {size_name(size)}", used_bytes)
         return self.probes[-1]
 
-    def _predict(self) -> ScaledRecording:
+    def _predict(self) -> RecordedStepPredictor:
         """Predict the step from its runs, excluding the smallest sizes if they use other kernels."""
         step = self._steps[-1][1]
         after_release = len(step.timeline.trace) - 1
         state = InitialState.at(step.snapshot, step.device, after_release)
         if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
             grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
-            return ScaledRecording.from_recordings(grid, ("linear", "quadratic"), state, self._steps)
+            return RecordedStepPredictor.from_recordings(grid, ("linear", "quadratic"), state, self._steps)
         sizes = sorted({size for size, _ in self._steps})
-        result = ScaledRecording.from_recordings(self._steps, state=state, runs=self._steps)
+        result = RecordedStepPredictor.from_recordings(self._steps, state=state, runs=self._steps)
         for smallest in sizes[1:-1] if result.reasons else ():
             larger = [item for item in self._steps if item[0] >= smallest]
-            candidate = ScaledRecording.from_recordings(larger, state=state, runs=self._steps)
+            candidate = RecordedStepPredictor.from_recordings(larger, state=state, runs=self._steps)
             if not candidate.reasons:
                 return candidate
         return result
@@ -234,10 +234,10 @@ class SizeSearch:
         used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
         return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
 
-    def _added(self, scaled: ScaledRecording, safety: float, size: Size) -> int:
+    def _added(self, scaled: RecordedStepPredictor, safety: float, size: Size) -> int:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
-    def _verification_size(self, scaled: ScaledRecording) -> Size:
+    def _verification_size(self, scaled: RecordedStepPredictor) -> Size:
         """Return the largest size at which a run fits into the memory that it may use, or ``(0,)`` if there is none."""
         before, axes = self._before[self.index], self.code.axes
         free = min(before.free, (self.capacity or 0) - before.allocated)
@@ -247,7 +247,7 @@ class SizeSearch:
         last = self.ranks.minimum(fitting - 1)
         return (0,) if last < 0 else nth_size(axes, last)
 
-    def _checks(self, scaled: ScaledRecording) -> _Runs:
+    def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
         """Yield runs at larger sizes, and compare their peaks with the predictions."""
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
@@ -271,8 +271,8 @@ class SizeSearch:
         self.scaled = scaled
 
     def _checked(
-        self, size: Size, role: ProbeRole, scaled: ScaledRecording
-    ) -> Generator[_Request, Any, tuple[ScaledRecording, tuple[str, ...]]]:
+        self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor
+    ) -> Generator[_Request, Any, tuple[RecordedStepPredictor, tuple[str, ...]]]:
         """Yield a run; return the prediction from all runs including this one, and the reasons why it is unreliable.
 
         If the run differs from its prediction, for example because small sizes use other kernels, the step is predicted

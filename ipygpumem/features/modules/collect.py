@@ -24,9 +24,9 @@ from ipygpumem.features.recording_analysis import (
 )
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
 from ipygpumem.snapshot.scaling.size_model import SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
@@ -161,7 +161,7 @@ def checkpointing_note(
     parameters = timeline.allocations.size[allocations.of_kind("parameters")]
     converted = np.isin(2 * step.sizes, parameters)  # possibly by autocast, which keeps them during the forward pass
     model = SizeModel.fit(((1, 2),), np.stack([step.sizes, np.where(converted, 1, 2) * step.sizes], axis=1))
-    scaled = ScaledStep(model, StepRequests(step, InitialState.at(snapshot, timeline.device, step.first)))
+    scaled = StepPredictor(model, StepRequests(step, InitialState.at(snapshot, timeline.device, step.first)))
     edit = StepEdit(scaled)
     has_activations = [
         checkpoint(edit, call) for call in _calls(blocks, scaled.step_requests, lookup, tracker, converted)

@@ -21,9 +21,9 @@ from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.runtime import EventPosition, event_position
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
 from ipygpumem.snapshot.scaling.size_model import SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState, StepRequests
 
 _MAX_RUNS = 50
@@ -121,17 +121,17 @@ class EarlierRuns:
         return ""
 
 
-def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[ScaledStep, str]]:
+def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[StepPredictor, str]]:
     """Yield a prediction from all recorded sizes, and one for which all allocations grow in proportion to the size."""
     if len(steps) > 1:
-        scaled = attempt(lambda: ScaledRecording.from_recordings(steps, "linear", state))
+        scaled = attempt(lambda: RecordedStepPredictor.from_recordings(steps, "linear", state))
         if scaled is not None and not scaled.reasons:
             *sizes, last = (f"{size:,}" for size, _ in steps)
             yield scaled, f"as predicted from the recorded runs with {', '.join(sizes)} and {last}"
     for size, step in steps[-1:]:
         model = SizeModel.fit(((size, 2 * size),), np.stack([step.sizes, 2 * step.sizes], axis=1))
         yield (
-            ScaledStep(model, StepRequests(step, state)),
+            StepPredictor(model, StepRequests(step, state)),
             f"if the memory of the recorded run with {size:,} grows in proportion to this number",
         )
 

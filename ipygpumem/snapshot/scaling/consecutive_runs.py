@@ -27,14 +27,14 @@ _COLUMNS = ("action", "address", "size", "stream", "time", "stack", "context", "
 
 
 def replay_outcome(result: ReplayRun) -> str:
-    """Return the value of `Prediction.outcome`."""
+    """Return whether all requests were served within the limit, as a value of `Prediction.outcome`."""
     if result.failure is not None:
         return DOES_NOT_FIT
     return FITS_AFTER_RELEASE if result.allocator.retries else FITS
 
 
 class ConsecutiveRuns:
-    """The requests of one run or, if they are ``repeated``, of several consecutive runs of a step.
+    """Requests of one run of a step or, if they are ``repeated``, of several consecutive runs.
 
     The first of several runs starts without the blocks that earlier runs would have left or created. Runs are numbered
     from 0. Allocation ``i`` of run ``k`` has the number ``k * requests.count + i``. The numbers of the blocks of the
@@ -89,7 +89,7 @@ class ConsecutiveRuns:
     def _numbers(self, run_number: int, is_kept: NDArray[np.bool_]) -> Ints:
         """Return the number of each allocation and block of the step in a run; -1 if it does not exist in this run.
 
-        Blocks that an earlier run has left are allocations of that run. ``kept`` is a mask of the allocations that
+        Blocks that an earlier run has left are allocations of that run. ``is_kept`` is a mask of the allocations that
         exist at the end of a run.
         """
         requests, (sources, ages, _) = self._requests, self._requests.leftovers
@@ -145,8 +145,8 @@ class ConsecutiveRuns:
         Args:
             sizes: Sizes in bytes of the allocations of the step.
             limit: Limit of reserved memory in bytes; None without a limit.
-            settings: Allocator settings, as in `ScaledStep.predict`.
-            keeps_state: Whether the blocks of the state keep their recorded addresses, as in `ScaledStep`.
+            settings: Allocator settings, as in `StepPredictor.predict`.
+            keeps_state: Whether the blocks of the state keep their recorded addresses, as in `StepPredictor`.
         """
         recording = self.with_sizes(sizes)
         allocator_settings = recording.settings if settings is None else AllocatorSettings.parse(settings)
@@ -156,6 +156,6 @@ class ConsecutiveRuns:
             limit=limit,
             by_fraction=allocator_settings.collection_threshold > 0,
             keep_older=keeps_state,
-            descending=True,  # as those of cudaMalloc; free blocks of the same size are chosen by address
+            descending=True,  # like the addresses that cudaMalloc returns; the allocator prefers low addresses
             run_ends=self._run_ends[self._complete_run : -1],
         )

@@ -1,4 +1,4 @@
-"""Changes to the allocations of a step, whose effect is determined by predicting the changed step."""
+"""Changes to the allocations of a step. The memory usage of the changed step is then predicted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.leftovers import Leftovers
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+from ipygpumem.snapshot.scaling.leftovers import LeftoverBlocks
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
+from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, StepRequests
 
 _STRIDE = 1 << 24  # distance between the times of two events; inserted requests are in between
@@ -31,7 +31,7 @@ class StepEdit:
         block_factor: Factor by which the size of each block that is older than the step is multiplied.
     """
 
-    def __init__(self, step: ScaledStep) -> None:
+    def __init__(self, step: StepPredictor) -> None:
         self.step = step
         requests = step.step_requests
         self._events = len(requests.operations)
@@ -76,11 +76,11 @@ class StepEdit:
         return indices
 
     def keep(self, index: int) -> None:
-        """Keep an allocation until the end of the step."""
+        """Change an allocation so that it is not freed before the end of the step."""
         self.end[index] = self._events * _STRIDE
 
     def remove(self, indices: Ints) -> None:
-        """Remove allocations."""
+        """Remove allocations and their frees from the step."""
         self._removed[indices] = True
 
     def scale(self, indices: Ints, factor: float) -> None:
@@ -117,9 +117,9 @@ class StepEdit:
         ]
         return np.concatenate(times), np.concatenate(amounts)
 
-    def apply(self, *, keeps_state: bool = True) -> ScaledStep:
-        """Return the changed step. ``keeps_state`` is described in `ScaledStep`."""
-        return ScaledStep(self._model(), EditedRequests(self), keeps_state=keeps_state)
+    def apply(self, *, keeps_state: bool = True) -> StepPredictor:
+        """Return the changed step. ``keeps_state`` is described in `StepPredictor`."""
+        return StepPredictor(self._model(), EditedRequests(self), keeps_state=keeps_state)
 
     def _not_left_over(self) -> NDArray[np.bool_]:
         """Return a mask of the blocks that previous runs of the changed step would not have left."""
@@ -163,7 +163,7 @@ class StepEdit:
         for name in ("requested", "rounded"):
             block_table[name] = np.where(factor == 1, block_table[name], np.rint(block_table[name] * factor))
         requests.state = replace(original.state, state=replace(original.state.state, blocks=block_table))
-        requests.leftovers = Leftovers(original.leftovers.sources[existing], original.leftovers.ages[existing], {})
+        requests.leftovers = LeftoverBlocks(original.leftovers.sources[existing], original.leftovers.ages[existing], {})
         number_of = np.full(len(self.block_end), -1, np.int64)
         number_of[existing] = np.arange(blocks)
         is_remaining = number_of[original.created.blocks] >= 0
@@ -180,7 +180,7 @@ class StepEdit:
 
 
 class EditedRequests(StepRequests):
-    """The requests of a changed step.
+    """Requests of a changed step.
 
     Attributes:
         sources: For each allocation, the allocation of the original step that determines its line.
@@ -196,7 +196,9 @@ class EditedRequests(StepRequests):
         return int(self.sources[number])
 
 
-def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]) -> list[int]:
+def peak_order(
+    step: StepPredictor, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]
+) -> list[int]:
     """Return the order in which a greedy algorithm selects changes, by the reduction of the peak at a size per cost.
 
     The changes must be independent of each other. Changes without effect on the peak are omitted.
@@ -228,12 +230,16 @@ def peak_order(step: ScaledStep, edits: Iterable[StepEdit], costs: Iterable[floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCall:
-    """A call to a module in the forward pass of a step. Boundaries are those of `StepEdit`.
+    """Call to a module in the forward pass of a step. Boundaries are those of `StepEdit`.
 
     Attributes:
+        block: Index of the called module.
+        begin, end: Boundaries before and after the call.
         backward: Boundary at which the backward pass first needs a saved tensor of the module.
         inputs: Allocations of the step that contain the arguments.
         outputs: Allocations that contain the results.
+        autocast: Whether autocast was enabled.
+        seconds: Duration of the call in seconds.
     """
 
     block: int

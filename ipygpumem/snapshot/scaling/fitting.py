@@ -113,13 +113,14 @@ _MAX_DEVIATIONS = 20  # largest number of allocations that a `Deviation` contain
 _MULTIPLES = (1, 4, 16, 64)  # multiples of the largest size at whose peaks allocations are compared
 
 
-class Peak(NamedTuple):
-    """The predicted peak at a multiple of the largest size.
+class PredictedPeak(NamedTuple):
+    """Predicted peak of a step at a multiple of the largest recorded size.
 
     Attributes:
         factor: Ratio of the size to the largest recorded size.
         live: Indices of the allocations that exist at the peak.
-        sizes: Predicted sizes of all allocations.
+        bytes: Total size of these allocations in bytes.
+        sizes: Predicted sizes of all allocations in bytes.
     """
 
     factor: int
@@ -129,11 +130,12 @@ class Peak(NamedTuple):
 
 
 class MatchedRecordings:
-    """Several runs of a step, whose allocations are matched with those of the run at the largest size.
+    """Recordings of a step, whose allocations are matched with those of the recording at the largest size.
 
     Attributes:
-        size: The largest size.
-        step: The run at this size.
+        runs: Sizes and recordings of the step.
+        size: Largest size of the step.
+        step: Recording at this size.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -142,7 +144,10 @@ class MatchedRecordings:
         self._counterparts = [_counterparts((self.size, self.step), run) for run in runs]
 
     def fit(self, degrees: tuple[int, ...]) -> SizeModel:
-        """Return sizes as polynomials. Missing sizes are assumed to be proportional to the size of the step."""
+        """Return the sizes of the allocations as polynomials of the given degrees, one degree per axis.
+
+        Sizes that were not recorded are assumed to be proportional to the size of the step.
+        """
         nodes = choose_nodes([size for size, _ in self.runs], degrees)
         grid = list(product(*nodes))
         values = np.full((len(self.step.rows), len(grid)), -1.0)
@@ -174,11 +179,12 @@ class MatchedRecordings:
         result[indices[matching]] = matching
         return result
 
-    def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[Peak]:
+    def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[PredictedPeak]:
         """Return the predicted peaks, or bounds with ``factors``, at the largest size and at multiples of this size."""
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]
         return [
-            Peak(factor, *self.step.peak_with(predicted_sizes), predicted_sizes) for factor, predicted_sizes in sizes
+            PredictedPeak(factor, *self.step.peak_with(predicted_sizes), predicted_sizes)
+            for factor, predicted_sizes in sizes
         ]
 
     def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
@@ -200,7 +206,7 @@ class MatchedRecordings:
 def compare_runs(first: Run, second: Run) -> Deviation:
     """Return the deviation of the first run from the second run at the same size."""
     step = first[1]
-    peak = Peak(1, *step.peak_with(step.sizes), step.sizes)
+    peak = PredictedPeak(1, *step.peak_with(step.sizes), step.sizes)
     return _compare(first, step.sizes, second, _counterparts(first, second), [peak])
 
 
@@ -214,7 +220,13 @@ def _counterparts(first: Run, second: Run) -> Ints:
 
 
 def _compare(
-    first: Run, sizes: Ints, second: Run, indices: Ints, peaks: Sequence[Peak], *, irregular: Mask | bool = False
+    first: Run,
+    sizes: Ints,
+    second: Run,
+    indices: Ints,
+    peaks: Sequence[PredictedPeak],
+    *,
+    irregular: Mask | bool = False,
 ) -> Deviation:
     """Return the deviation of the first run, whose allocations have the given sizes, from the second run.
 

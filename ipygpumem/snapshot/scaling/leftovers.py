@@ -11,7 +11,7 @@ from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
 
 
-class Leftovers(NamedTuple):
+class LeftoverBlocks(NamedTuple):
     """Blocks that earlier runs of a step have left.
 
     Attributes:
@@ -35,7 +35,7 @@ class _BlockOrigin(NamedTuple):
     source: int
 
 
-def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> Leftovers:
+def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> LeftoverBlocks:
     """Return the blocks that earlier runs have left.
 
     Args:
@@ -64,4 +64,4 @@ def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) 
             blocks[_BlockOrigin(origin.run - len(runs), origin.source)] = block
             if origin.source in freed:
                 sources[block], ages[block] = origin.source, len(runs) - origin.run
-    return Leftovers(sources, ages, {row: blocks[origin] for origin, row in older.items() if origin in blocks})
+    return LeftoverBlocks(sources, ages, {row: blocks[origin] for origin, row in older.items() if origin in blocks})

@@ -11,7 +11,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
-from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Peak, compare_runs
+from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, PredictedPeak, compare_runs
 from ipygpumem.snapshot.scaling.results import Deviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
@@ -49,7 +49,7 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
     return max(_uncertainty(matched, model)[0], *(deviation.error for deviation in matched.deviations(model)))
 
 
-def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, Peak, Peak]:
+def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, PredictedPeak, PredictedPeak]:
     """Return ``(difference, low, high)``: the largest relative difference of the peak's bounds, and these bounds."""
     bounds = zip(matched.peaks(model, model.low)[1:], matched.peaks(model, model.high)[1:], strict=True)
     start = matched.step.start

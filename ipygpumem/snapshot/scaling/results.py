@@ -16,11 +16,13 @@ class PredictionFailedError(SnapshotError):
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedAllocations(Serializable):
-    """Allocations of one line that exist in only some of the recordings.
+    """Allocations of one line of code that exist in only some of the recordings.
 
     Attributes:
-        size: Size of the step at which they were recorded.
-        share: Largest share of the peak that these allocations have at this or a larger size.
+        line: Label of the line.
+        size: Size of the step at which the allocations were recorded.
+        count, bytes: Number and total requested size of the allocations.
+        share: Maximum fraction of the peak that these allocations account for at this or a larger size.
     """
 
     line: str
@@ -32,7 +34,12 @@ class UnmatchedAllocations(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class AllocationDeviation(Serializable):
-    """An allocation whose predicted requested size differs from the recorded one."""
+    """Allocation whose predicted requested size differs from its recorded requested size.
+
+    Attributes:
+        line: Label of the line of code that allocated the memory.
+        predicted, recorded: The two sizes.
+    """
 
     line: str
     predicted: int
@@ -44,10 +51,12 @@ class Deviation(Serializable):
     """Differences between a prediction and a recording of the same size.
 
     Attributes:
+        size: Size of the step.
         predicted, recorded: Peaks of the requested bytes.
         difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
         allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
             descending order of the difference.
+        unmatched: Allocations that exist in only one of the two.
     """
 
     size: tuple[int, ...]
@@ -73,6 +82,7 @@ class PredictionPiece(Serializable):
     """Range of sizes of the step in which the peak occurs at the same event.
 
     Attributes:
+        first, last: Smallest and largest size of the range.
         bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
@@ -89,18 +99,20 @@ class PredictionPiece(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Serializable):
-    """Memory of a step at one size in bytes, including everything that exists before the step.
+    """Predicted memory usage of a step at one size, including all memory that is allocated before the step.
 
-    If the step is repeated, these are the highest values of several consecutive runs.
+    If the step is repeated, the values are the maximum over several consecutive runs.
 
     Attributes:
+        size: Size of the step.
         capacity: Limit of reserved memory; None without a limit.
+        requested, allocated, reserved: Peaks of the requested bytes, of the allocated memory and of reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.
         retries: Number of requests that are served only after cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change in the requested bytes from the start to the end of the step.
-        phase: Phase of the step at the peak of the requested bytes, as in `PredictionPiece`.
+        phase, line: Phase and line of code at the peak of the requested bytes, as in `PredictionPiece`.
     """
 
     size: tuple[int, ...]

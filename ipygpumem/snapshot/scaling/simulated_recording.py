@@ -1,4 +1,4 @@
-"""A recording of simulated allocations at the addresses that PyTorch's allocator would choose."""
+"""Recordings of simulated allocations, at the addresses that PyTorch's allocator would choose."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _FIRST_ADDRESS = 1 << 44
 
 @dataclass(slots=True, eq=False)
 class SimulatedAllocation:
-    """A simulated allocation.
+    """Allocation that is simulated instead of being made on a device.
 
     Attributes:
+        size: Requested size in bytes.
         frames: Call stack in the format of PyTorch's snapshots, innermost frame first; empty if it is unknown.
         context: String by which `Group` objects with the key ``"context"`` are formed.
         metadata: String by which `Group` objects with the key ``"metadata"`` are formed.
@@ -37,11 +38,14 @@ class SimulatedAllocation:
 
 
 class SimulatedRecording:
-    """A recording of simulated allocations on a device without other allocations.
+    """Recording of simulated allocations on a device without other allocations.
 
     Args:
+        before: Allocations that exist before the step.
         requests: Allocations and frees of the step, in order: tuples of an allocation and whether it is freed.
         settings: Settings of the allocator in the format of ``PYTORCH_ALLOC_CONF``.
+        sources: Source code by file name, which the recording contains.
+        numbers: Execution counts of cells by file name.
 
     Attributes:
         step: The recorded step. Cached memory is freed after it.
@@ -144,7 +148,7 @@ class SimulatedRecording:
 
 
 def _with_gaps(start: int, total: int, inside: list[tuple[int, int, int, list[Any], int]]) -> list[dict[str, Any]]:
-    """Return the blocks of a segment, including free ones."""
+    """Return all blocks of a segment, including free blocks, in the format of PyTorch's snapshots."""
     result, position = [], start
     for address, size, requested, frames, _ in [*inside, (start + total, 0, 0, _NO_FRAMES, 0)]:
         if address > position:

@@ -25,7 +25,7 @@ _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizeModel:
-    """The size of each allocation as a polynomial in Newton's form, or a product of polynomials for several axes.
+    """Size of each allocation as a polynomial in Newton's form, or as a product of polynomials for several axes.
 
     Attributes:
         nodes: For each axis, the sizes that determine the polynomials, which are exact at these sizes.

@@ -1,4 +1,4 @@
-"""One run of a step in a recording."""
+"""Recording of one run of a step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper
 
 
 class StepRecording:
-    """One run of a step: the events after ``first`` up to ``last`` of one device.
+    """Recording of one run of a step: the events after ``first`` up to ``last`` of one device.
 
     Args:
+        snapshot: Snapshot that contains the recording.
         device: Device index; by default the device with the highest peak.
         first: Last event before the step; by default, the step starts with the first event.
         last: Last event of the step; by default the last event.
@@ -105,7 +106,10 @@ class StepRecording:
         return self._live_at_own_peak
 
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
-        """Return an integer for each allocation's call stack, without names of cells. Add new stacks to ``numbers``."""
+        """Return the number of each allocation's call stack. New call stacks are added to ``numbers``.
+
+        The file names of cells are ignored, because they differ between recordings.
+        """
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())
         keys = (

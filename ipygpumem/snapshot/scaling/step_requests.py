@@ -1,4 +1,4 @@
-"""The requests of a recorded step, and the state from which the step starts."""
+"""Requests of a recorded step to the allocator, and the state from which the step starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
 from ipygpumem.snapshot.replay.verification import cached_verification
-from ipygpumem.snapshot.scaling.leftovers import Leftovers
+from ipygpumem.snapshot.scaling.leftovers import LeftoverBlocks
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -27,9 +27,10 @@ _DEFAULT_POOL = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitialState:
-    """The memory of a device at one moment.
+    """State of a device's memory from which a step starts.
 
     Attributes:
+        snapshot, recording: Snapshot and recording that contain the state.
         state: Segments and blocks. The true sizes of the blocks are known if the replay reproduces the recording.
     """
 
@@ -39,7 +40,7 @@ class InitialState:
 
     @classmethod
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
-        """Return the state after an event; -1 means before all events. Raises `ReplayError` if a replay fails."""
+        """Return the state after an event, or before the first event for -1. Raises `ReplayError` if a replay fails."""
         recording = cached_verification(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
@@ -61,18 +62,21 @@ class CreatedBlocks(NamedTuple):
 
 
 class StepRequests:
-    """The requests of a step that starts from a given state. Events are numbered from 0.
+    """Requests of a step that starts from a given state. Events are numbered from 0.
 
     Allocations are also numbered: first those of the step, then the blocks of the state.
 
     Args:
+        step: Recording of the step.
+        state: State from which the step starts.
         leftovers: Blocks of the state that previous runs have left, if they are known.
 
     Attributes:
         repeated: Whether the step runs several times at the same size, from a state without ``leftovers`` and
             ``created`` blocks.
         created: Blocks of the state that the first of these runs creates.
-        recording: The recording of the step.
+        recording: Recording that contains the step.
+        count: Number of allocations of the step.
         operations: Requests in order, as in `Recording`.
         start: Event of each allocation of the step.
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
@@ -84,11 +88,11 @@ class StepRequests:
         segment_pools: For each segment of the state, the index of the pool for large requests.
     """
 
-    def __init__(self, step: StepRecording, state: InitialState, leftovers: Leftovers | None = None) -> None:
+    def __init__(self, step: StepRecording, state: InitialState, leftovers: LeftoverBlocks | None = None) -> None:
         self.step = step
         self.state = state
         blocks = len(state.state.blocks)
-        self.leftovers = leftovers or Leftovers(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
+        self.leftovers = leftovers or LeftoverBlocks(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
         self.repeated = False
         self.created = CreatedBlocks()
         self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)

@@ -7,8 +7,8 @@ from ipygpumem.core.units import MIB
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 from snapshot import files
 
@@ -45,7 +45,9 @@ def target():
 
 @pytest.fixture(scope="module")
 def scaled(small, target):
-    return ScaledRecording.from_recordings(list(small.items()), state=InitialState.at(target.snapshot, 0, target.first))
+    return RecordedStepPredictor.from_recordings(
+        list(small.items()), state=InitialState.at(target.snapshot, 0, target.first)
+    )
 
 
 def test_peak_of_a_ten_times_larger_step(scaled, target):
@@ -67,7 +69,7 @@ def test_convolutions():
     runs = [(size, recorded[size]) for size in (2820, 6496, 9282)]
     replay = recorded[2820].snapshot.replay()
     for size, step in recorded.items():
-        scaled = ScaledRecording.from_recordings(runs, state=InitialState.at(step.snapshot, 0, step.first))
+        scaled = RecordedStepPredictor.from_recordings(runs, state=InitialState.at(step.snapshot, 0, step.first))
         prediction = scaled.predict(size)
         window = slice(step.first + 1, step.last + 2)
         assert (scaled.reasons, prediction.requested) == ((), step.peak)
@@ -80,7 +82,9 @@ def test_reserved_memory_depends_on_addresses():
     snapshot, middle = Snapshot.load(files.path("resnet_steps")), 2605
     runs = [(256, StepRecording(snapshot, 0, -1, middle)), (512, StepRecording(snapshot, 0, middle))]
     for size, step in runs:
-        prediction = ScaledRecording.from_recordings(runs, state=InitialState.at(snapshot, 0, step.first)).predict(size)
+        prediction = RecordedStepPredictor.from_recordings(
+            runs, state=InitialState.at(snapshot, 0, step.first)
+        ).predict(size)
         window = slice(step.first + 1, step.last + 2)
         assert prediction.reserved == snapshot.replay().reserved.bytes[window].max()
 
@@ -93,7 +97,7 @@ def test_other_sizes_of_a_long_recording():
     for pair in ((256, 384), (512, 768), (1024, 1152)):
         runs = [(tokens, recorded[tokens][0]) for tokens in pair]
         for tokens, (step, *_) in recorded.items():
-            scaled = ScaledRecording.from_recordings(runs, state=InitialState.at(snapshot, 0, step.first))
+            scaled = RecordedStepPredictor.from_recordings(runs, state=InitialState.at(snapshot, 0, step.first))
             prediction = scaled.predict(tokens)
             window = slice(step.first + 1, step.last + 2)
             deviation = scaled.deviation(tokens, step)

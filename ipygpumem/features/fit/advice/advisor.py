@@ -22,7 +22,7 @@ from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Size, SizeAxis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording, ScaledStep
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
 
 _MIN_SAVED = 0.01
 """Smallest relative reduction of the peak for which a change is shown."""
@@ -59,11 +59,11 @@ class Advisor:
         run_contexts: Function that runs the step in the context managers that can reduce its memory usage.
     """
 
-    scaled: ScaledRecording
+    scaled: RecordedStepPredictor
     facts: StepFacts
     axes: tuple[SizeAxis, ...]
     capacity: int
-    run_contexts: Callable[[], Iterable[tuple[StepContext, ScaledRecording | str]]]
+    run_contexts: Callable[[], Iterable[tuple[StepContext, RecordedStepPredictor | str]]]
 
     def advice(self, size: Size) -> Advice:
         """Return the changes that reduce the peak of the step at a size by at least 1%."""
@@ -91,15 +91,15 @@ class Advisor:
         return Advice(size, self.axes[0].name, current, tuple(changes), tuple(notes))
 
     @cached_property
-    def in_contexts(self) -> list[tuple[StepContext, ScaledRecording | str]]:
+    def in_contexts(self) -> list[tuple[StepContext, RecordedStepPredictor | str]]:
         """Context managers, each with the prediction of the step that runs in it, or the reason why there is none."""
         return list(self.run_contexts())
 
-    def checkpointed(self, step: ScaledStep, blocks: Sequence[int]) -> ScaledStep:
+    def checkpointed(self, step: StepPredictor, blocks: Sequence[int]) -> StepPredictor:
         """Return the step with activation checkpointing of some blocks."""
         return self._checkpoint_edit(step, blocks).apply()
 
-    def block_order(self, step: ScaledStep, size: int) -> list[list[int]]:
+    def block_order(self, step: StepPredictor, size: int) -> list[list[int]]:
         """Return groups of blocks to checkpoint, sorted by the bytes saved at the peak per second of recomputation."""
         seconds = self.facts.block_seconds
         of_kind: dict[str, list[float]] = {}
@@ -113,7 +113,7 @@ class Advisor:
         edits = [self._checkpoint_edit(step, unit) for unit in units]
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
-    def selections(self, step: ScaledStep, size: int, count: int) -> list[list[int]]:
+    def selections(self, step: StepPredictor, size: int, count: int) -> list[list[int]]:
         """Return up to ``count + 1`` lists of blocks to checkpoint, shortest first. The last contains all blocks."""
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
@@ -125,7 +125,7 @@ class Advisor:
         """Return the name of a change that checkpoints ``blocks``, such as ``"checkpoint 6 of 12 blocks"``."""
         return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.facts.calls}), 'block')}"
 
-    def _checkpoint_edit(self, step: ScaledStep, blocks: Sequence[int]) -> StepEdit:
+    def _checkpoint_edit(self, step: StepPredictor, blocks: Sequence[int]) -> StepEdit:
         edit = StepEdit(step)
         for call in self._calls(blocks):
             checkpoint(edit, call)
@@ -134,7 +134,7 @@ class Advisor:
     def _calls(self, blocks: Sequence[int]) -> list[ModuleCall]:
         return [call for call in self.facts.calls if call.block in blocks]
 
-    def _checkpointing(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
+    def _checkpointing(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
         total = len({call.block for call in self.facts.calls})
         for blocks in self.selections(step, size, _ROWS):
             seconds = sum(self.facts.block_seconds[block] for block in blocks)
@@ -148,7 +148,7 @@ class Advisor:
                 ", ".join(block_expressions(names)),
             )
 
-    def _accumulation(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
+    def _accumulation(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
         updates = self.facts.updates
         if not updates or updates[0].begin <= step.step_requests.backward:
             return
@@ -178,7 +178,7 @@ class Advisor:
                 name = f"accumulate gradients over {parts} parts"
                 yield ChangeCandidate(name, "accumulation", accumulated, None, code, parts=parts)
 
-    def _loss_in_chunks(self, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
+    def _loss_in_chunks(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
         """Yield the step with the output of the last layer and the loss computed in chunks.
 
         This output is often the largest tensor. The chunks are recomputed in the backward pass, one at a time.
@@ -213,7 +213,7 @@ class Advisor:
                 step = scaled if len(size) == 1 else scaled.at(1, size[1])
                 yield ChangeCandidate(context.name, context.kind, step, None, context.code, context.note)
 
-    def _unused_variables(self, step: ScaledStep) -> Iterator[ChangeCandidate]:
+    def _unused_variables(self, step: StepPredictor) -> Iterator[ChangeCandidate]:
         """Yield the step after the variables that it does not use have been deleted."""
         edit = StepEdit(step)
         names = [name for name, blocks in self.facts.unused if len(blocks)]
@@ -223,9 +223,9 @@ class Advisor:
             label = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
             yield ChangeCandidate(label, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
 
-    def _settings(self, step: ScaledStep) -> Iterator[ChangeCandidate]:
+    def _settings(self, step: StepPredictor) -> Iterator[ChangeCandidate]:
         if not step.step_requests.state.recording.settings.expandable:
-            fresh = ScaledStep(step.model, step.step_requests, keeps_state=False)
+            fresh = StepPredictor(step.model, step.step_requests, keeps_state=False)
             version = step.step_requests.state.recording.snapshot.own.torch_version
             note = f"before torch is imported{version_note(_EXPANDABLE, version)}"
             code = f'import os\nos.environ["{settings_variable(version)}"] = "{_EXPANDABLE}"  # {note}'

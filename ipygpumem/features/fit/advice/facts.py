@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.step_objects import StepObjects
     from ipygpumem.measurement.runtime import EventPosition
     from ipygpumem.snapshot.model.timeline import Ints
-    from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
     from ipygpumem.snapshot.scaling.step import StepRecording
+    from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 
 
 _MAX_RATIO = 3
@@ -106,7 +106,7 @@ class StepFacts:
         excess = sum(call.seconds for call in self.calls) - sum(self.block_seconds.values())
         return self.seconds and self.seconds - excess
 
-    def created_blocks(self, scaled: ScaledStep) -> CreatedBlocks:
+    def created_blocks(self, scaled: StepPredictor) -> CreatedBlocks:
         """Return the memory blocks of optimizer state and gradients that the first run creates and later runs keep.
 
         The first run creates a gradient where later runs allocate a temporary gradient that is added to it. Gradients
@@ -159,7 +159,7 @@ class StepObservations:
 
     def facts(
         self,
-        scaled: ScaledStep,
+        scaled: StepPredictor,
         updates: OptimizerUpdateReplacer | OptimizerStateTracker,
         gradients: Iterable[Any] = (),
     ) -> StepFacts:
@@ -200,7 +200,7 @@ class StepObservations:
 
 
 def find_facts(
-    scaled: ScaledStep,
+    scaled: StepPredictor,
     step_run: StepRun | DryRun,
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],

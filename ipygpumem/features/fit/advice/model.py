@@ -10,7 +10,7 @@ from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.tables import Table, TableRepr
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+    from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 
 ChangeKind: TypeAlias = Literal[
     "checkpointing", "accumulation", "optimizer", "loss", "precision", "offloading", "settings", "variables"
@@ -55,7 +55,7 @@ class ChangeCandidate:
 
     name: str
     kind: ChangeKind | None
-    step: ScaledStep
+    step: StepPredictor
     added_time: float | None
     code: str
     note: str = ""

@@ -15,7 +15,7 @@ from ipygpumem.features.fit.advice.model import ChangeCandidate
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, computed_update, selected_foreach
 from ipygpumem.snapshot.scaling.edits import StepEdit
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledStep
+from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 
 _BLOCKWISE = 1 / 4 + 1 / 64
 """Ratio of the sizes of 8-bit and 32-bit optimizer state, including one scale for each block of 256 elements."""
@@ -24,7 +24,7 @@ _MIN_8_BIT = 4096 * 4
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
-def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[ChangeCandidate]:
+def set_to_none(facts: StepFacts, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
     """Yield the step with ``zero_grad(set_to_none=True)``, so that no gradients exist before its backward pass."""
     if not facts.updates:
         return
@@ -44,7 +44,7 @@ def set_to_none(facts: StepFacts, step: ScaledStep, size: int) -> Iterator[Chang
         yield ChangeCandidate(code, "optimizer", edit.apply(), 0.0, code)
 
 
-def other_options(facts: StepFacts, step: ScaledStep) -> Iterator[ChangeCandidate]:
+def other_options(facts: StepFacts, step: StepPredictor) -> Iterator[ChangeCandidate]:
     """Yield the step with other options of its optimizers, and with 8-bit optimizer state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
     for update in facts.updates:
@@ -100,12 +100,12 @@ def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | N
 
 
 def _with_update(
-    step: ScaledStep,
+    step: StepPredictor,
     updates: Sequence[OptimizerUpdate],
     events: Sequence[tuple[int, str, int | None]],
     devices: Container[str] = (),
     small_state: Any = (),
-) -> ScaledStep:
+) -> StepPredictor:
     """Return a step in which the allocations made in ``updates`` are replaced by ``events`` on ``devices``.
 
     ``small_state`` contains the indices of the blocks of optimizer state that are stored with 8 bits.

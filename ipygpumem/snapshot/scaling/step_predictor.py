@@ -32,12 +32,14 @@ _FIRST_INTERVAL = 1 / 64  # first interval of the search for the largest size th
 _ROUNDING = 1.0  # bytes by which rounding may change the predicted requested bytes at an event
 
 
-class ScaledStep:
-    """A step at any size. A size is an integer, or a tuple with one integer per axis, such as ``(batch, length)``.
+class StepPredictor:
+    """Predictor of the memory usage of a step at any size.
+
+    A size is an integer, or a tuple with one integer per axis, such as ``(batch, length)``.
 
     Attributes:
-        model: Sizes of the allocations of the step.
-        step_requests: The requests of the step.
+        model: Sizes of the allocations as functions of the size of the step.
+        step_requests: Allocations and frees of the step.
         keeps_state: Whether the step starts with the recorded segments. Otherwise, everything that exists before the
             step is allocated first, as in a new process.
     """
@@ -164,10 +166,7 @@ class ScaledStep:
         return tuple(result)
 
     def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
-        """Return the requested bytes in use at the peak predicted for ``size``, largest first.
-
-        They are grouped by line or by another key of `KEYS`.
-        """
+        """Return the allocations at the predicted peak for a size, grouped by a key of `KEYS`, largest group first."""
         sizes, _, event = self._sizes_levels_and_peak_event(size)
         requests = self.step_requests
         step, state = requests.step, requests.state
@@ -202,8 +201,8 @@ class ScaledStep:
         return checked
 
 
-class ScaledRecording(ScaledStep):
-    """A step at any size, predicted from recordings at small sizes. Create it with `from_recordings`.
+class RecordedStepPredictor(StepPredictor):
+    """Predictor of a step that was recorded at small sizes, created by `from_recordings`.
 
     Attributes:
         deviations: Comparison of the predictions with each of the recordings.
@@ -225,7 +224,7 @@ class ScaledRecording(ScaledStep):
         axis: str | Sequence[str] = "automatic",
         state: InitialState | None = None,
         runs: Iterable[tuple[Size, StepRecording]] = (),
-    ) -> ScaledRecording:
+    ) -> RecordedStepPredictor:
         """Predict a step from recordings of the step at small sizes.
 
         Args:
@@ -256,8 +255,8 @@ class ScaledRecording(ScaledStep):
             raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
 
-    def repeated(self, created: CreatedBlocks | None = None) -> ScaledRecording:
-        """Return the step as it runs several times at the same size, as in a training run.
+    def repeated(self, created: CreatedBlocks | None = None) -> RecordedStepPredictor:
+        """Return a predictor of several consecutive runs of the step at the same size, as in training.
 
         Predictions then contain the highest memory usage of any run. Allocations that previous runs left behind, such
         as an output that is kept until it is replaced, grow with the size instead of keeping their recorded sizes. This
@@ -271,19 +270,19 @@ class ScaledRecording(ScaledStep):
         requests.resized = (sources >= 0) & self.model.grows[sources]
         requests.repeated = True
         requests.created = created or CreatedBlocks()
-        ScaledStep.__init__(result, self.model, requests)
+        StepPredictor.__init__(result, self.model, requests)
         return result
 
     def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> results.Deviation:
         """Compare the prediction for a size with a recording of the step at this size."""
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
-    def at(self, axis: int, size: int) -> ScaledStep:
-        """Return the step with a fixed size on one axis. The methods of the result take the sizes on the other axes."""
+    def at(self, axis: int, size: int) -> StepPredictor:
+        """Return a predictor for a fixed size on one axis. Its methods expect sizes on the other axes."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
-        return ScaledStep(self.model.at(axis, *_check_size(size)), self.step_requests)
+        return StepPredictor(self.model.at(axis, *_check_size(size)), self.step_requests)
 
 
 def _as_step(recording: SnapshotData | StepRecording) -> StepRecording:

@@ -14,7 +14,7 @@ from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
-from ipygpumem.snapshot.scaling.scaled_recording import ScaledRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
 
@@ -57,7 +57,7 @@ def test_random_steps_are_predicted_exactly(items, target):
     recorder = Recorder()
     recorder.run(program(items), 2, 5, target)
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     prediction = scaled.predict(target)
     assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
     assert sum(group.bytes for group in scaled.breakdown(target)) == prediction.requested
@@ -86,7 +86,7 @@ def weights(recorder, _):
 
 def test_pieces_and_breakdown():
     steps = Recorder().run(weights, 1).run(train, 2, 3).steps()
-    scaled = ScaledRecording.from_recordings(steps[1:])
+    scaled = RecordedStepPredictor.from_recordings(steps[1:])
     small, large = scaled.pieces(1, 100)
     assert (small.first, small.last, small.bytes, small.bytes_per_unit) == (1, 11, 145 * MIB, 0)
     assert (small.phase, small.line) == ("optimizer", "user/train.py:99 step")
@@ -101,7 +101,7 @@ def test_pieces_and_breakdown():
 
 def test_largest_size_and_outcomes():
     steps = Recorder().run(weights, 1).run(train, 2, 3).steps()
-    scaled = ScaledRecording.from_recordings(steps[1:], "linear")
+    scaled = RecordedStepPredictor.from_recordings(steps[1:], "linear")
     largest = scaled.largest("1 GiB")
     assert scaled.predict(largest, "1 GiB").outcome == "fits"
     assert scaled.predict(largest + 1, "1 GiB").outcome != "fits"
@@ -136,7 +136,7 @@ def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
     recorder.empty_cache()
     steps = recorder.steps()[1:]
     state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
-    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), step) for size, step in steps])
+    scaled = RecordedStepPredictor.from_recordings(steps, state=state, runs=[((size,), step) for size, step in steps])
     assert scaled.predict(8).allocated == (100 + sum((2 * 40, 2 * 8)[:generations]) + 4 * 8) * MIB
     repeated = scaled.repeated()
     for size in (4, 60):
@@ -182,7 +182,9 @@ def predicted_training():
     recorder.empty_cache()
     steps = recorder.steps()[1:]
     initial = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
-    scaled = ScaledRecording.from_recordings(steps[1:], state=initial, runs=[((size,), run) for size, run in steps])
+    scaled = RecordedStepPredictor.from_recordings(
+        steps[1:], state=initial, runs=[((size,), run) for size, run in steps]
+    )
     requests = scaled.step_requests
     update = next(event for event in range(len(requests.operations)) if requests.position(event)[0] == "optimizer")
     addresses = initial.state.blocks["address"].tolist()
@@ -241,7 +243,7 @@ def test_gradients_to_which_later_runs_add(expandable, generations):
     recorder.empty_cache()
     steps = recorder.steps()[2:]
     state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
-    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
+    scaled = RecordedStepPredictor.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
     addresses = state.state.blocks["address"].tolist()
     facts = StepFacts(gradients=[addresses.index(address) for address in gradients])
     repeated = scaled.repeated(facts.created_blocks(scaled))
@@ -280,7 +282,7 @@ def test_growing_list():
     recorder.empty_cache()
     steps = recorder.steps()[1:]
     state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
-    scaled = ScaledRecording.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
+    scaled = RecordedStepPredictor.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
     prediction = scaled.repeated().predict(20)
     assert prediction.allocated == (100 + 3 * (2 + 4 + 8) + 33 * 20) * MIB == scaled.predict(20).allocated
     assert prediction.left == 3 * 20 * MIB
@@ -299,14 +301,14 @@ def test_quadratic_axis():
     recorder = Recorder().run(attention, 16, 48, 96, 120, 512)
     steps = recorder.steps()
     for scaled in (
-        ScaledRecording.from_recordings(steps[:4]),
-        ScaledRecording.from_recordings(steps[:3], "quadratic"),
+        RecordedStepPredictor.from_recordings(steps[:4]),
+        RecordedStepPredictor.from_recordings(steps[:3], "quadratic"),
     ):
         assert (scaled.predict(512).requested, scaled.reasons) == (recorder.peaks[-1][0], ())
         (piece,) = scaled.pieces(400, 600)
         assert piece.bytes is None
-    assert ScaledRecording.from_recordings(steps[:4]).model.nodes == ((16, 48, 120),)
-    wrong = ScaledRecording.from_recordings(steps[:3])
+    assert RecordedStepPredictor.from_recordings(steps[:4]).model.nodes == ((16, 48, 120),)
+    wrong = RecordedStepPredictor.from_recordings(steps[:3])
     assert "record larger sizes or, if the size is a length, record four sizes" in wrong.reasons[0]
     deviation = wrong.deviation(512, steps[4][1])
     assert deviation.allocations[0].line == "user/train.py:5 forward"
@@ -317,7 +319,7 @@ def test_two_axes():
     sizes = [(batch, length) for batch in (2, 3) for length in (16, 32, 64)]
     recorder = Recorder().run(attention, *sizes, (4, 48), (7, 300))
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     prediction = scaled.predict((7, 300))
     assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
     by_batch, by_length = scaled.at(1, 300), scaled.at(0, 7)
@@ -344,7 +346,7 @@ def test_memory_of_the_previous_run_is_freed():
     recorder = Recorder()
     recorder.alloc(9 * MIB, line(1))
     *small, (_, last) = recorder.run(step, 1, 2, 4, 40).steps()
-    scaled = ScaledRecording.from_recordings(small[1:], state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small[1:], state=state_before(last))
     prediction = scaled.predict(40)
     assert (prediction.requested, prediction.allocated, prediction.reserved) == recorder.peaks[-1]
     assert {group.label: group.bytes for group in scaled.breakdown(40)}["user/train.py:1 forward"] == 9 * MIB
@@ -360,7 +362,7 @@ def test_emptied_cache_is_part_of_the_step():
 
     recorder = Recorder().run(step, 1, 2, 5)
     *small, (_, last) = recorder.steps()
-    prediction = ScaledRecording.from_recordings(small, state=state_before(last)).predict(5)
+    prediction = RecordedStepPredictor.from_recordings(small, state=state_before(last)).predict(5)
     assert prediction.reserved == recorder.peaks[-1][2] == 142 * MIB
 
 
@@ -406,7 +408,7 @@ def with_extra(extra):
 )
 def test_reasons(extra, message):
     steps = Recorder().run(with_extra(extra), 2, 3, 4, 2).steps()
-    reasons = ScaledRecording.from_recordings(steps).reasons
+    reasons = RecordedStepPredictor.from_recordings(steps).reasons
     assert [reason for reason in reasons if re.search(message, reason)], reasons
 
 
@@ -414,7 +416,7 @@ def test_reasons(extra, message):
 def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
     """How it grows is unknown, which is noted unless its share of the peak is very small."""
     step = with_extra(lambda _, size: [nbytes] * (size in sizes))
-    scaled = ScaledRecording.from_recordings(Recorder().run(step, 2, 3, 4, 2).steps())
+    scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 2, 3, 4, 2).steps())
     assert (scaled.reasons, len(scaled.notes)) == ((), count)
     pattern = r"^1 allocation at .* \(4\), .* user/train\.py:7 forward, did not occur .* up to 0\.[23]% of the peak"
     assert all(re.search(pattern, note) for note in scaled.notes), scaled.notes
@@ -423,12 +425,12 @@ def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
 def test_growth_faster_than_a_square_is_not_assumed():
     """Four sizes that are close to each other can be on a polynomial by chance."""
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
-    scaled = ScaledRecording.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
+    scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
     assert "mainly at user/train.py:7 forward: record larger sizes" in scaled.reasons[0]
 
 
 def test_irregular_workspace_below_the_peak_is_no_reason():
-    scaled = ScaledRecording.from_recordings(Recorder().run(with_extra(lambda *_: ()), 2, 3, 4).steps())
+    scaled = RecordedStepPredictor.from_recordings(Recorder().run(with_extra(lambda *_: ()), 2, 3, 4).steps())
     assert (scaled.reasons, scaled.deviations[1].error) == ((), 0)
 
 
@@ -448,7 +450,7 @@ def test_allocations_that_differ_are_matched_by_their_growth():
 
     recorder = Recorder().run(step, 2, 3, 6, 30)
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
     assert [sum(item.count for item in deviation.unmatched) for deviation in scaled.deviations] == [12, 12, 0]
     assert scaled.predict(30).requested == recorder.peaks[-1][0]
@@ -473,7 +475,7 @@ def test_buffers_of_reductions_are_not_matched_with_gradients():
 
     recorder = Recorder().run(step, 2, 4, 8, 30)
     *small, (_, last) = recorder.steps()
-    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
     assert [deviation.error for deviation in scaled.deviations] == [0, 0, 0]
     assert scaled.predict(30).requested == recorder.peaks[-1][0]
@@ -507,7 +509,7 @@ def test_workspaces_of_algorithms_that_depend_on_the_size(workspaces):
     recorder = Recorder().run(with_workspace(workspaces), 2, 4, 8, 12, 16, 24, 96)
     *small, (_, last) = recorder.steps()
     small = [run for run in small if run[0] in workspaces or run[0] < 8]
-    scaled = ScaledRecording.from_recordings(small, state=state_before(last))
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
     assert (scaled.predict(96).requested, scaled.deviation(96, last).error) == (recorder.peaks[-1][0], 0)
 
@@ -516,10 +518,10 @@ def test_irregular_workspaces():
     """If the workspaces at the largest sizes disagree, the bounds of the peak are the reason to record larger sizes."""
     sizes = (2, 4, 8, 16)
     irregular = Recorder().run(with_workspace({2: 4, 4: 8, 8: 40, 16: 16}), *sizes).steps()
-    (reason,) = ScaledRecording.from_recordings(irregular).reasons
+    (reason,) = RecordedStepPredictor.from_recordings(irregular).reasons
     assert re.search(r"irregular, mainly in \(no Python .* between 576\.1 MiB and 832\.1 MiB. Record larger", reason)
     slightly = Recorder().run(with_workspace({2: 2, 4: 4, 8: 8.5, 16: 16}), *sizes).steps()
-    scaled = ScaledRecording.from_recordings(slightly)
+    scaled = RecordedStepPredictor.from_recordings(slightly)
     assert scaled.reasons == ()
     assert 9 * MIB * scaled.largest("100 GiB") < 0.995 * (100 << 30)  # at the upper bound of the workspace
 
@@ -531,7 +533,7 @@ def test_state_in_another_snapshot():
         second.alloc(MIB, line(100 + number))
     second.run(train, 2)
     state = state_before(second.steps()[0][1])
-    scaled = ScaledRecording.from_recordings(first.steps(), state=state)
+    scaled = RecordedStepPredictor.from_recordings(first.steps(), state=state)
     assert scaled.predict(2).requested == second.peaks[-1][0]
 
 
@@ -541,7 +543,7 @@ def test_private_pools_are_refused():
 
     steps = Recorder().run(graph, 2, 4).steps()
     with pytest.raises(PredictionFailedError, match=r"user/train\.py:5 forward allocates 4\.0 MiB in private pools"):
-        ScaledRecording.from_recordings(steps)
+        RecordedStepPredictor.from_recordings(steps)
 
 
 def test_step_that_ran_out_of_memory_is_refused():
@@ -550,7 +552,7 @@ def test_step_that_ran_out_of_memory_is_refused():
         recorder.log("oom", 0, size * MIB, device_free=0)
 
     with pytest.raises(PredictionFailedError, match="ran out of memory: record it at a smaller size"):
-        ScaledRecording.from_recordings(Recorder().run(failing, 2, 4).steps())
+        RecordedStepPredictor.from_recordings(Recorder().run(failing, 2, 4).steps())
 
 
 @pytest.mark.parametrize(
@@ -572,11 +574,11 @@ def test_step_that_ran_out_of_memory_is_refused():
 def test_invalid_arguments(sizes, axis, message):
     (_, recording) = Recorder().run(train, 2).steps()[0]
     with pytest.raises(OptionError, match=message):
-        ScaledRecording.from_recordings([(size, recording) for size in sizes], axis)
+        RecordedStepPredictor.from_recordings([(size, recording) for size in sizes], axis)
 
 
 def test_invalid_sizes():
-    scaled = ScaledRecording.from_recordings(Recorder().run(train, 2, 4).steps())
+    scaled = RecordedStepPredictor.from_recordings(Recorder().run(train, 2, 4).steps())
     with pytest.raises(OptionError, match=r"the size \(2, 3\) must have 1 value"):
         scaled.predict((2, 3))
     with pytest.raises(OptionError, match="the step needs more than"):
