@@ -1,7 +1,6 @@
 """``%gpumem view FILE`` and ``%%gpumem --snapshot FILE --view``."""
 
-from __future__ import annotations
-
+import json
 import shutil
 
 import pytest
@@ -78,6 +77,8 @@ def test_other_allocator_settings(cpu_notebook):
     result = cpu_notebook.run(f"%gpumem whatif '{path}' --set expandable_segments:True")
     assert "Recommendation: set PYTORCH_ALLOC_CONF=expandable_segments:True" in result.text
     assert result.value is None
+    result = cpu_notebook.run(f"%gpumem whatif '{path}' --set expandable_segments:True --json")
+    assert json.loads(result.stdout)["recommended"] == "expandable_segments:True"
 
 
 def test_replay_in_the_viewer(quiet, monkeypatch):

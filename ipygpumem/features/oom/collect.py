@@ -14,7 +14,7 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.earlier_runs import EarlierRuns, fit_command
-from ipygpumem.features.oom.expandable_segments import NOT_ENOUGH, ReplayTimeLimit, with_expandable_segments
+from ipygpumem.features.oom.expandable_segments import ReplayTimeLimit, with_expandable_segments
 from ipygpumem.features.oom.model import AVOIDED, FailedAllocation, OutOfMemoryReport, advice
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
@@ -65,7 +65,7 @@ def failure_report(
         sentences.append(f"%gpumem free would free {size(freeable)}")
     if snapshot is not None and count == 1:
         replayed = attempt(lambda: _replayed(snapshot, failure, cell)) or []
-        if replayed[:1] == [NOT_ENOUGH]:
+        if any(replayed[:1]):  # this sentence contains the advice
             sentences = [sentence.partition(AVOIDED)[0] for sentence in sentences]
         sentences += replayed
     command = attempt(lambda: _fit_command(failure, {} if cell is None else cell.variables)) or ""

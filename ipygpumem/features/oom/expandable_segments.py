@@ -12,8 +12,6 @@ from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.verification import cached_verification
 
-NOT_ENOUGH = "expandable segments alone would not have been enough for this allocation"
-"""Sentence about a failure that would also have occurred with expandable segments."""
 _SETTING = "expandable_segments:True"
 _TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays that would take longer are omitted
 
@@ -59,8 +57,9 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     with verification.recording.work_limit.limited(replay_time.remaining):
         result = replay(snapshot, device, _SETTING, capacity, by_fraction=verification.recording.by_fraction)
     if event not in result.served:
-        return NOT_ENOUGH
+        return "expandable segments alone would not have been enough for this allocation"
     about = "" if result.grade == "exact" else "about "
     remaining_size = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
     variable = settings_variable(snapshot.own.torch_version)
-    return f"with expandable segments, {about}{remaining_size} would have been left: set {variable}={_SETTING}"
+    setting = f"set {variable}={_SETTING} before torch is imported"
+    return f"with expandable segments, {about}{remaining_size} would have been left: {setting}"

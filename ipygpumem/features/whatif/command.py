@@ -45,7 +45,11 @@ def _read(arguments: argparse.Namespace, file: str) -> SettingsComparison:
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     file = os.path.expanduser(notebook.expand(arguments.file))  # noqa: PTH111 (as in the command view)
     notebook.claim_cell()
-    notebook.show_object(_ComparisonTables(_read(arguments, file)))
+    result = _read(arguments, file)
+    if arguments.json:
+        print_json({"file": file, **result.to_dict()})
+    else:
+        notebook.show_object(_ComparisonTables(result))
 
 
 def _shell(arguments: argparse.Namespace) -> int:
@@ -88,6 +92,7 @@ WHATIF = Command(
             "device index (default: the device that ran out of memory, otherwise the one with the highest peak)",
             type=_index,
         ),
+        Option(("--json",), None, "print the result as JSON", only_interface="magic"),
         HELP,
     ),
     magic=_magic,

@@ -6,9 +6,15 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
-from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison, SettingsResult
+from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison
+from ipygpumem.snapshot.replay.settings_result import SettingsResult
 
 _MAX_LINES, _MAX_NAMES = 5, 3
+_CAUSES = {
+    "depends on size": "the requested size of the failed request, which is not recorded",
+    "depends on addresses": "the addresses of new segments",
+    "depends on limit": "the memory that was available",
+}
 
 
 def comparison_table(result: SettingsComparison) -> Table:
@@ -57,10 +63,9 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
         notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")
     smallest = blockers.smallest
     if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
-        notes.append(
-            f"Freeing {many(len(smallest.rows), 'block')} ({size(smallest.bytes)}) in "
-            f"{many(smallest.segments, 'segment')} before the request would have made room for it."
-        )
+        freed = f"{many(len(smallest.rows), 'block')} ({size(smallest.bytes)})"
+        effect = "made room for it" if blockers.reserved is None else "made room for it, without new memory"
+        notes.append(f"Freeing {freed} in {many(smallest.segments, 'segment')} before the request would have {effect}.")
     notes += [change.sentence() for change in blockers.changes]
     return notes
 
@@ -72,10 +77,7 @@ def _row(result: SettingsComparison, alternative: SettingsResult, label: str) ->
     shown = alternative is result.recorded or alternative.replay.failure is None
     cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
-        unknown = "depends on addresses" if None in alternative.fits_bounds else "depends on limit"
-        if alternative.replay.depends_on_requested_size:
-            unknown = "depends on size"
-        cells.append({True: "yes", False: "out of memory", None: unknown}[alternative.fits])
+        cells.append({True: "yes", False: "out of memory", None: alternative.fits_reason}[alternative.fits])
     return TableRow(label, tuple(cells), 1)
 
 
@@ -111,10 +113,11 @@ def _notes(result: SettingsComparison) -> list[str]:
     if result.reached_limit and (not result.failed or result.recorded.fits):
         if result.failed:
             cause = "Memory ran short while recording: a request failed"
-        elif recording.has_uncertain_retries:
+        elif result.recorded.replay.retries_reason:
+            other = "torch.cuda.empty_cache()" if recording.has_uncertain_retries else "garbage collection"
             cause = (
-                "Memory may have run short while recording: cached segments were freed, either by PyTorch in order to"
-                " serve requests or by torch.cuda.empty_cache()"
+                "Memory may have run short while recording: cached segments were freed, either in order to serve"
+                f" requests or by {other}"
             )
         else:
             cause = "Memory ran short while recording: PyTorch freed cached segments in order to serve requests"
@@ -165,10 +168,8 @@ def _recommendation(result: SettingsComparison) -> str:
             setting += f", and limit the memory to {limit} with torch.cuda.set_per_process_memory_fraction"
         return f"Recommendation: {setting}."
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
-        addresses = any(None in item.fits_bounds for item in result.alternatives)
-        cause = "the addresses of new segments" if addresses else "the memory that was available"
-        if any(item.replay.depends_on_requested_size for item in result.alternatives if item.fits is None):
-            cause = "the requested size of the failed request, which is not recorded"
+        reasons = {item.fits_reason for item in result.alternatives}
+        cause = next(cause for reason, cause in _CAUSES.items() if reason in reasons)
         return f"Whether one of these settings is enough depends on {cause}."
     if result.limit is not None and result.missing:
         is_short = all(item.replay.is_short for item in (result.recorded, *result.alternatives))

@@ -134,11 +134,11 @@ class SimulatedAllocator(ExpandableSegments):
                 if key & ADDRESS_MASK in wanted_addresses and self._is_segment(key):
                     self._release(number, key, request)
 
-    def has_cached_segments(self) -> bool:
-        """Return whether any segment of the default pool that was allocated with cudaMalloc has no blocks in use."""
+    def cached_segments(self) -> set[int]:
+        """Return the keys of the unused segments of the default pool that were allocated with cudaMalloc."""
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = (self._free_from(number, self._smallest_segment) for number in numbers)
-        return any(self._is_segment(key) for keys in free for key in keys)
+        return {key for keys in free for key in keys if self._is_segment(key)}
 
     def fits(self, pool: int, rounded: int) -> bool:
         """Return whether a free block of a pool can serve a request of a rounded size in bytes."""
@@ -165,8 +165,11 @@ class SimulatedAllocator(ExpandableSegments):
             self._collect(request)
         address = self._new_memory(pool, rounded, segment, request)
         retry = address is None and not self.settings.throws
-        if retry and self._release_oversize(pool, rounded, request):
-            address = self._new_memory(pool, rounded, segment, request)
+        if retry:
+            oversize, is_enough = self.oversize(pool, rounded)
+            for key in oversize:
+                self._release(pool, key, request)
+            address = self._new_memory(pool, rounded, segment, request) if is_enough else None
         if retry and address is None:
             self.retries += 1
             self.release_cached(request)
@@ -243,23 +246,22 @@ class SimulatedAllocator(ExpandableSegments):
         self.reserved -= size
         self.events.append(SegmentEvent(Action.SEGMENT_FREE, address, size, request))
 
-    def _release_oversize(self, pool: int, rounded: int, request: int) -> bool:
-        """Free blocks of at least ``max_split_size`` until a request may succeed; return whether enough was freed."""
+    def oversize(self, pool: int, rounded: int) -> tuple[list[int], bool]:
+        """Return the keys of oversize segments to free before a retry of a request, and whether they are enough."""
         if self._max_split == _UNLIMITED:
-            return False
+            return [], False
         free, needed = self._free[pool], max(rounded, self._max_split)
         place = bisect_left(free, needed << ADDRESS_BITS)
         if place < len(free) and self._is_segment(free[place]):
-            self._release(pool, free[place], request)
-            return True
-        released = 0
+            return [free[place]], True
+        keys, released = [], 0
         for key in reversed(self._free_from(pool, self._max_split)):
             if released >= needed:
                 break
             if key >> ADDRESS_BITS < needed and self._is_segment(key):
                 released += key >> ADDRESS_BITS
-                self._release(pool, key, request)
-        return released >= needed
+                keys.append(key)
+        return keys, released >= needed
 
     def segments_to_collect(self, limit: int) -> list[tuple[int, int]]:
         """Return the pool and the key of each segment that garbage collection would free.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.snapshot.model.address_ranges import union
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.address_ranges import union
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 
 if TYPE_CHECKING:

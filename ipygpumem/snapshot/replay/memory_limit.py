@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.settings import SMALL
@@ -13,6 +15,15 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+
+def parse_capacity(capacity: int | str) -> int:
+    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes."""
+    limit = parse_size(capacity)
+    if limit < SMALL_SEGMENT:
+        minimum = f"{size(SMALL_SEGMENT)}, the size of the smallest segment"
+        raise OptionError(f"a capacity of {many(limit, 'byte')} is less than {minimum}: write a unit, such as 24 GiB")
+    return limit
 
 
 def default_device(snapshot: SnapshotData) -> int:

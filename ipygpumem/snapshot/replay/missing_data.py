@@ -37,6 +37,28 @@ def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
     return next((text for exists, text in problems if exists), "")
 
 
+def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
+    """Return for each event whether its stack is that of the call that freed a segment.
+
+    Depending on the options of the recording, ``torch.cuda.empty_cache`` has no stack. PyTorch then writes the stack
+    with which the segment was allocated.
+    """
+    trace, allocations, leaf = recording.trace, recording.allocations, recording.snapshot.stacks.leaf
+    rows = np.flatnonzero((allocations.free_requested >= 0) & (allocations.free_requested < len(trace)))
+    stacks = trace.stack[allocations.free_requested[rows]]
+    others = stacks[(stacks >= 0) & (stacks != allocations.stack[rows])]
+    if (leaf[others] >= 0).any():  # frees have their own stacks
+        return np.ones(len(trace), np.bool_)
+    events = trace.events(Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
+    events = events[np.argsort(trace.address[events], kind="stable")]
+    previous = np.roll(events, 1)
+    is_allocated = np.isin(trace.action[previous], (Action.SEGMENT_ALLOC, Action.MAP))
+    is_allocated &= trace.address[previous] == trace.address[events]
+    result = np.zeros(len(trace), np.bool_)
+    result[events] = is_allocated & (trace.stack[previous] != trace.stack[events])
+    return result
+
+
 def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
     """Return ``trace.size`` with the smallest requested sizes of out-of-memory errors.
 

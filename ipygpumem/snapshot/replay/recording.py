@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.memory_limit import (
     limit_of_retries,
     program_limit,
 )
-from ipygpumem.snapshot.replay.missing_data import missing_data, smallest_requests
+from ipygpumem.snapshot.replay.missing_data import missing_data, releases_show_causes, smallest_requests
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -233,7 +233,11 @@ class Recording:
         if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
             return False
         limit = program_limit(self.snapshot, self.timeline, self.settings)
-        if reserved is None or self.settings.collection_threshold or (limit is None and self._has_stack(event)):
+        if (
+            reserved is None
+            or self.settings.collection_threshold
+            or (limit is None and self._shows_cause(event, next_event))
+        ):
             return True
         limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
@@ -264,14 +268,17 @@ class Recording:
     @cached_property
     def has_uncertain_retries(self) -> bool:
         """Whether the program may have freed segments that are assumed to have been freed to serve a request."""
-        releases = [item.first for item in self.special if not isinstance(item, int) and item.retry]
         limit = program_limit(self.snapshot, self.timeline, self.settings)
-        return limit is None and any(not self._has_stack(event) for event in releases)
+        releases = [item for item in self.special if not isinstance(item, int) and item.retry]
+        return limit is None and any(not self._shows_cause(item.first, item.first + item.count) for item in releases)
 
-    def _has_stack(self, event: int) -> bool:
-        """Return whether an event has a stack. If a recording has none, PyTorch writes empty stacks."""
-        stack = int(self.trace.stack[event])
-        return stack >= 0 and bool(self.snapshot.stacks.leaf[stack] >= 0)
+    def _shows_cause(self, first: int, end: int) -> bool:
+        """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
+        return bool(self._shows_causes[first:end].any())
+
+    @cached_property
+    def _shows_causes(self) -> NDArray[np.bool_]:
+        return releases_show_causes(self)
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:

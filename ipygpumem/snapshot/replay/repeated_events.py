@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
-from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS
+from ipygpumem.snapshot.replay.free_blocks import ADDRESS_MASK
 from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
+from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
@@ -30,9 +33,11 @@ def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *,
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
     if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
-        is_enough = allocator.settings.collection_threshold > 0 and _collection_is_enough(result, events.stop)
-        allocator.release(trace.address[events].tolist(), operation)  # how much was needed depends on the limit
-        allocator.retries += not is_enough and not allocator.has_cached_segments()
+        addresses = trace.address[events].tolist()
+        is_retry = _is_retry(result, addresses, events.stop)
+        allocator.release(addresses, operation)  # how much was needed depends on the limit
+        allocator.retries += is_retry is True
+        result.unknown_retries += is_retry is None
     elif recorded or not item.retry:
         allocator.release_cached(operation, item.private, only_private=item.only_private)
         allocator.retries += item.retry
@@ -40,16 +45,32 @@ def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *,
         allocator.skip_next_search()
 
 
-def _collection_is_enough(result: ReplayRun, following: int) -> bool:
-    """Return whether garbage collection, without a retry, frees enough memory for the segment of the next event.
+def _is_retry(result: ReplayRun, addresses: list[int], following: int) -> bool | None:
+    """Return whether a request was tried again after the segments at ``addresses`` were freed; None if it is unknown.
 
-    If the limit is unknown, it is assumed to be the lower bound.
+    A retry frees all cached segments. Garbage collection, and the release of segments of at least ``max_split_size``,
+    are not retries, but they can also free all of them.
     """
     recording, allocator = result.recording, result.allocator
-    trace, limit = recording.trace, recording.limit[0]
-    collected = sum(key >> ADDRESS_BITS for _, key in allocator.segments_to_collect(limit))
-    is_new = trace.action[following] == Action.SEGMENT_ALLOC
-    return bool(is_new and allocator.reserved - collected + int(trace.size[following]) <= limit)
+    trace, settings, (limit, upper) = recording.trace, allocator.settings, recording.limit
+    cached = allocator.cached_segments()
+    if not {key & ADDRESS_MASK for key in cached}.issubset(addresses):
+        return False
+    if trace.action[following] == Action.OOM:
+        return not settings.throws
+    row = next(iter(recording.operations[np.searchsorted(recording.events, following) :][:1].tolist()), -1)
+    if not 0 <= row < len(recording.allocations):  # the request is not recorded
+        return None
+    (rounded,) = settings.round(recording.allocations.size[[row]]).tolist()
+    if settings.collection_threshold == 0:
+        keys, is_enough = allocator.oversize(int(recording.pool_of[row]) + (rounded <= SMALL), rounded)
+        return not is_enough or set(keys) != cached
+    # collection lowers reserved memory to this share of the limit, or frees all cached segments, as a retry does
+    if settings.segment_size(rounded) <= (1 - settings.collection_threshold) * limit:
+        return False
+    is_all = {key for _, key in allocator.segments_to_collect(limit)} == cached
+    is_known = settings.max_split_size is None and (limit == upper or not is_all)
+    return not is_all if is_known else None
 
 
 def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, recorded: bool) -> None:

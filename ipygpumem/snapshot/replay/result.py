@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import many, parse_size, size
+from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
-from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT, AllocatorState
+from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
+from ipygpumem.snapshot.replay.memory_limit import parse_capacity
 from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, with_smallest_requests
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.simulated_state import simulated_state
+from ipygpumem.snapshot.replay.simulated_state import simulated_state, with_recorded_segments
 from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
 from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
-from ipygpumem.snapshot.replay.verification import cached_verification, grade_of_replay
+from ipygpumem.snapshot.replay.verification import cached_verification, grade_of_replay, reason_of_unknown_retries
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -54,7 +55,8 @@ class Replay:
         served: Events of recorded out-of-memory errors that would not have occurred. The memory of these requests is
             in use only at this event.
         retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
-            in `torch.cuda.memory_stats`.
+            in `torch.cuda.memory_stats`. None if a recording does not determine the number of its own retries.
+        retries_reason: Reason why ``retries`` is None; otherwise empty.
         cuda_mallocs: Number of segments or ranges that were allocated or mapped.
         cuda_frees: Number of segments or ranges that were freed or unmapped.
     """
@@ -68,7 +70,8 @@ class Replay:
     allocated_peak: int
     failure: FailedRequest | None
     served: tuple[int, ...]
-    retries: int
+    retries: int | None
+    retries_reason: str
     cuda_mallocs: int
     cuda_frees: int
     _run: ReplayRun = field(repr=False)
@@ -89,7 +92,11 @@ class Replay:
 
     @cached_property
     def reserved_range(self) -> tuple[int, int]:
-        """Lowest and highest peak of reserved memory over the possible addresses of new segments and older blocks."""
+        """Lowest and highest peak of reserved memory for several possible addresses.
+
+        These are increasing and decreasing addresses of new segments and, if blocks are older than the recording, new
+        addresses of these blocks. Other addresses, which the driver can choose, may lead to other peaks.
+        """
         if self.grade == "exact":
             return self.reserved_peak, self.reserved_peak
         peaks = [self.reserved_peak]
@@ -204,34 +211,32 @@ class Replay:
     def state(self, event: int) -> AllocatorState:
         """Return the simulated segments and blocks right after an event, with the true sizes and pools.
 
-        Segments that were freed together are freed at the first event, and new segments appear with their block. The
-        index of a pool that was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the
-        request of a recorded out-of-memory error. After a failure that ended the replay, the state is constant.
+        In an exact replay of the recorded settings, segments change at their own events. Otherwise, segments that were
+        freed together are freed at the first event, and new segments appear with their block. The index of a pool that
+        was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the request of a recorded
+        out-of-memory error. After a failure that ended the replay, the state is constant.
         """
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):
             raise OptionError(f"device {self.device} has no event {event}")
-        return simulated_state(self._run_again(end=event + 1), event)
+        state = simulated_state(self._run_again(end=event + 1), event)
+        if self._recorded and not self.reason and event in recording.following:
+            return with_recorded_segments(state, recording)
+        return state
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results without the curves as JSON-serializable data."""
         failure = self.failure
         return {
-            "device": self.device,
+            **{name: getattr(self, name) for name in ("device", "capacity", "grade", "reason", "reserved_peak")},
             "settings": self.settings.text(),
-            "capacity": self.capacity,
-            "grade": self.grade,
-            "reason": self.reason,
-            "reserved_peak": self.reserved_peak,
             "reserved_range": list(self.reserved_range),
             "allocated_peak": self.allocated_peak,
             "smallest_capacity": self.smallest_capacity,
             "failing_capacity": self.failing_capacity,
             "failure": None if failure is None else {name: getattr(failure, name) for name in failure.__slots__},
             "served": list(self.served),
-            "retries": self.retries,
-            "cuda_mallocs": self.cuda_mallocs,
-            "cuda_frees": self.cuda_frees,
+            **{name: getattr(self, name) for name in ("retries", "retries_reason", "cuda_mallocs", "cuda_frees")},
             "waste": self.waste.to_dict(),
         }
 
@@ -242,15 +247,6 @@ class Replay:
             "recorded": self._recorded,
         }
         return run(self._run.recording, self.settings, **(defaults | options))
-
-
-def parse_capacity(capacity: int | str) -> int:
-    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes."""
-    limit = parse_size(capacity)
-    if limit < SMALL_SEGMENT:
-        minimum = f"{size(SMALL_SEGMENT)}, the size of the smallest segment"
-        raise OptionError(f"a capacity of {many(limit, 'byte')} is less than {minimum}: write a unit, such as 24 GiB")
-    return limit
 
 
 def replay(
@@ -279,6 +275,7 @@ def replay(
         verification.run if as_recorded else run(recording, allocator_settings, limit=limit, by_fraction=by_fraction)
     )
     grade, reason = grade_of_replay(recording, verification, allocator_settings, as_recorded=as_recorded)
+    unknown_retries = reason_of_unknown_retries(verification) if as_recorded else ""
     events = result.allocator.events
     mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
     return Replay(
@@ -291,7 +288,8 @@ def replay(
         allocated_peak=int(result.allocated().max()),
         failure=result.failure,
         served=tuple(result.served),
-        retries=result.allocator.retries,
+        retries=None if unknown_retries else result.allocator.retries,
+        retries_reason=unknown_retries,
         cuda_mallocs=mallocs,
         cuda_frees=len(events) - mallocs,
         _run=result,

@@ -65,6 +65,8 @@ class ReplayRun:
             none, the last recorded out-of-memory error if its request failed again; otherwise None.
         served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
             The block is freed right after this event, because it is unknown how the program would have used it.
+        unknown_retries: Number of times that all cached segments were freed in a replay of the recorded settings, and
+            the recording does not show whether garbage collection or a retry freed them.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -75,6 +77,7 @@ class ReplayRun:
     sizes: array[int]
     failure: FailedRequest | None = None
     served: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unknown_retries: int = 0
     end: int = 0
     cost: float = 0.0
 

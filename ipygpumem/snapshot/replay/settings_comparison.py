@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis, analyze_blocked_request
-from ipygpumem.snapshot.replay.memory_limit import default_device
-from ipygpumem.snapshot.replay.result import Replay, parse_capacity, replay
+from ipygpumem.snapshot.replay.memory_limit import default_device, parse_capacity
+from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
+from ipygpumem.snapshot.replay.settings_result import SettingsResult
 from ipygpumem.snapshot.replay.verification import Verification, cached_verification
 
 if TYPE_CHECKING:
@@ -34,51 +35,6 @@ _LARGE_SEGMENT_VERSION = (2, 11)
 _RANK_BY_FITS = {True: 0, None: 1, False: 2}
 _WORTHWHILE = 0.05
 """Smallest relative saving for which a setting is recommended."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SettingsResult:
-    """Result of replaying a recording with other allocator settings.
-
-    Attributes:
-        settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
-        replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
-        peaks: For the recorded settings, the recorded peak of reserved memory, twice. For other settings,
-            ``reserved_range`` of the replay; for a long recording, only the peak of this replay if they save less than
-            5%.
-        fits_bounds: Whether all requests are served within each of the bounds of `SettingsComparison.limit`; None if it
-            depends on the unknown addresses of new segments, or if there is no limit.
-        baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded one or, if the settings
-            require a limit and a capacity was given, the one within this capacity. None if the recorded settings do
-            not fit into it.
-    """
-
-    settings: str
-    replay: Replay
-    peaks: tuple[int, int]
-    fits_bounds: tuple[bool | None, bool | None]
-    baseline: int | None
-
-    @property
-    def collects(self) -> bool:
-        """Whether the settings contain ``garbage_collection_threshold``, which has no effect without a limit."""
-        return self.replay.settings.collection_threshold > 0
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether all requests are served within the limit; None if it is unknown."""
-        low, high = self.fits_bounds
-        return low if low == high else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result without curves as JSON-serializable data. Sizes are in bytes."""
-        return {
-            "settings": self.settings,
-            "fits": self.fits,
-            "peaks": list(self.peaks),
-            "baseline": self.baseline,
-            "replay": self.replay.to_dict(),
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +80,7 @@ class SettingsComparison:
         """Whether memory ran short in the recording, so that it does not show the reserved memory without a limit."""
         recording = self.verification.recording
         if recording.settings.collection_threshold and not self.failed:  # segments are also freed earlier
-            return self.verification.run.allocator.retries > 0
+            return self.verification.run.allocator.retries + self.verification.run.unknown_retries > 0
         return recording.reached_limit
 
     @property
@@ -267,14 +223,16 @@ def _recorded(
     return SettingsResult("", result, (peak, peak), fits, peak), limit
 
 
-def _fits(result: Replay, limit: tuple[int, int] | None, lowest: int | None = None) -> tuple[bool | None, bool | None]:
+def _fits(
+    result: Replay, limit: tuple[int, int] | None, lowest: int | None = None
+) -> tuple[bool | None, bool | None] | None:
     """Return `SettingsResult.fits_bounds`.
 
     ``lowest``: Lowest reserved peak of several replays without a limit. If older blocks at other addresses lower the
     peak below the limit, it is unknown whether the run fits.
     """
     if limit is None:
-        return None, None
+        return None
 
     def fits(bound: int) -> bool | None:
         is_enough = result.fits(bound)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +11,12 @@ import numpy as np
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE
+from ipygpumem.snapshot.replay.expandable_pools import default_pool
 from ipygpumem.snapshot.replay.missing_data import initial_sizes
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 UNKNOWN_TOTAL = 140 * GIB
@@ -100,3 +103,20 @@ def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
         blocks = np.append(blocks, np.asarray([block], BLOCK))
     blocks = blocks[np.argsort(blocks["address"], kind="stable")]
     return AllocatorState(recording.device, event, segments, blocks)
+
+
+def with_recorded_segments(state: AllocatorState, recording: Recording) -> AllocatorState:
+    """Return the state at a segment event of an exact replay of the recorded settings.
+
+    The replay changes all segments of a request at once, but the verification has shown that their order is the
+    recorded one.
+    """
+    segments = recording.snapshot.history(state.device).at(state.event).segments.copy()
+    simulated = state.segments
+    place = np.searchsorted(simulated["address"], segments["address"])
+    same = np.append(simulated["address"], -1)[place] == segments["address"]
+    for name in ("stack", "pool", "small"):  # before torch 2.12, pools are not recorded
+        segments[name][same] = simulated[name][place[same]]
+    if not any(pool.private for pool in recording.pools):
+        segments["pool"] = default_pool(recording.snapshot.pools)
+    return replace(state, segments=segments)

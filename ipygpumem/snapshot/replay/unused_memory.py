@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.serialization import Serializable
-from ipygpumem.snapshot.replay.address_ranges import overlap, union
+from ipygpumem.snapshot.model.address_ranges import overlap, union
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _PRIME = 1_000_003
+_UNCERTAIN_RETRIES = (
+    "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from a request's retry"
+)
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
 
@@ -154,6 +157,14 @@ def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings
     return reasons
 
 
+def reason_of_unknown_retries(verification: Verification) -> str:
+    """Return why the number of recorded retries is unknown; empty if it is known."""
+    if verification.recording.has_uncertain_retries:
+        return _UNCERTAIN_RETRIES
+    is_unknown = verification.run.unknown_retries > 0
+    return "the limit is unknown, and garbage collection can also free all cached segments" if is_unknown else ""
+
+
 def grade_of_replay(
     recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
 ) -> tuple[str, str]:
@@ -175,7 +186,7 @@ def grade_of_replay(
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
     reasons += _unknown_of_failed_request(recording, settings)
     if recording.has_uncertain_retries:
-        reasons.append("without stacks, torch.cuda.empty_cache() cannot be distinguished from a request's retry")
+        reasons.append(_UNCERTAIN_RETRIES)
     if any(not isinstance(item, int) and not item.retry for item in recording.special):
         reasons.append("calls to torch.cuda.empty_cache() that freed no memory are not recorded")
     if reasons:

@@ -137,7 +137,7 @@ def test_default_settings(capsys):
         "as recorded 1,146 MiB 1,120 MiB yes",
         "default settings 2,588 MiB 1,160 MiB out of memory",
     ]
-    assert "\nMemory may have run short while recording: cached segments were freed, either by PyTorch" in output
+    assert "\nMemory may have run short while recording: cached segments were freed, either in order to serve" in output
     assert "\nThe replay with the recorded settings (max_split_size_mb:64) agrees with the recording: " in output
     assert "\nThese settings have no effect compared with the default settings: max_split_size_mb:512.\n" in output
 
@@ -146,6 +146,9 @@ def test_result_depends_on_addresses(capsys):
     file, setting = str(DATA / "collection.pickle.xz"), "roundup_power2_divisions:4"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1250MiB")
     assert output.splitlines()[3].endswith("1,252 MiB  depends on addresses")
+    _, json_output, _ = shell(capsys, file, "--set", setting, "--capacity", "1250MiB", "--json")
+    (alternative,) = json.loads(json_output)["alternatives"]
+    assert (alternative["fits"], alternative["fits_reason"]) == (None, "depends on addresses")
     assert "\nWhether one of these settings is enough depends on the addresses of new segments.\n" in output
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "1200MiB")
     assert output.splitlines()[3].endswith("out of memory")
@@ -260,7 +263,8 @@ def test_capacity_and_json(capsys):
     result = json.loads(output)
     assert status == 0
     assert result["recorded"]["fits"] is True
-    assert {item["settings"]: item["fits"] for item in result["alternatives"]}["large_segment_size_mb:64"] is False
+    (alternative,) = result["alternatives"]
+    assert (alternative["settings"], alternative["fits"], alternative["fits_reason"]) == (setting[1], False, "")
     assert (result["blockers"]["size"], result["blockers"]["reserved"]) == (80 << 20, 1936 << 20)
 
 
