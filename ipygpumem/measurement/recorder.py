@@ -156,6 +156,7 @@ class Recorder:
                     "uuid": device.uuid,
                     "total": device.total,
                     "limit": memory_limit(device.index),
+                    "threads": device.threads,
                 }
                 for device in self._runtime.monitor.devices.values()
             ],

@@ -46,6 +46,7 @@ class Device:
     Attributes:
         label: Product name.
         total: Total memory in bytes.
+        threads: Number of threads that the device can run at the same time; None if unknown.
         nvml: Interface to NVML; None if NVML cannot query this device.
         handle: NVML's handle of the device.
         own_pid: ID of this process in NVML's process list; None if unknown.
@@ -63,6 +64,7 @@ class Device:
     label: str
     uuid: str | None
     total: int | None
+    threads: int | None = None
     nvml: Nvml | None = None
     handle: Any = None
     own_pid: int | None = None
@@ -88,7 +90,12 @@ class Device:
         """Return a device with its NVML handle. No CUDA context is created. ``reason`` states why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
-        device = cls(index, str(properties.name), uuid, int(properties.total_memory), reason=reason)
+        processors, threads = (
+            getattr(properties, name, 0) for name in ("multi_processor_count", "max_threads_per_multi_processor")
+        )
+        device = cls(
+            index, str(properties.name), uuid, int(properties.total_memory), processors * threads or None, reason=reason
+        )
         if torch.cuda.get_allocator_backend() == "cudaMallocAsync":  # cannot change after CUDA is initialized
             device.counter_source = _ASYNC
         if nvml is None:

@@ -357,6 +357,8 @@ class FakeGpu:
             total_memory=device.nvml_device.total - device.nvml_device.driver_reserved,
             major=9,
             minor=0,
+            multi_processor_count=132,
+            max_threads_per_multi_processor=2048,
             pci_domain_id=int(device.nvml_device.pci[:8], 16),
             pci_bus_id=int(device.nvml_device.pci[9:11], 16),
             pci_device_id=int(device.nvml_device.pci[12:14], 16),

@@ -82,7 +82,8 @@ def test_memory_limit_of_the_program_is_saved(fake_gpu, tmp_path, monkeypatch):
         fake_gpu.alloc(MIB)
     limit = (143_771 - 615) * MIB // 4
     assert pickle.loads(path.read_bytes())["ipygpumem"]["devices"][0]["limit"] == limit
-    assert ipygpumem.Snapshot.load(path).own.device_limits == {0: limit}
+    own = ipygpumem.Snapshot.load(path).own
+    assert (own.device_limits, own.device_threads) == ({0: limit}, {0: 132 * 2048})
 
 
 def test_source_of_cells_in_the_stacks_is_saved(fake_gpu, tmp_path):

@@ -64,6 +64,7 @@ class RecorderMetadata:
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.
+        device_threads: Number of threads that a device can run at the same time, by device index.
         variables: Names of variables by the `block_key` of the block that they hold at the end.
         readings: Memory counters ``before`` and ``after`` the recording, by device.
         curves: Sampled curves by name, each with ``device``, ``time_us`` and ``bytes``.
@@ -78,6 +79,7 @@ class RecorderMetadata:
     device_names: dict[int, str] = field(default_factory=dict)
     device_totals: dict[int, int] = field(default_factory=dict)
     device_limits: dict[int, int] = field(default_factory=dict)
+    device_threads: dict[int, int] = field(default_factory=dict)
     variables: dict[bytes, str] = field(default_factory=dict)
     readings: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Any] = field(default_factory=dict)

@@ -142,6 +142,7 @@ def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMet
     names: dict[int, str] = {}
     totals: dict[int, int] = {}
     limits: dict[int, int] = {}
+    threads: dict[int, int] = {}
     for place, item in enumerate(checks.items(own.get("devices", ()), "ipygpumem: devices")):
         device = checks.mapping(item, f"ipygpumem: devices[{place}]")
         index = checks.integer(device.get("index", place), "ipygpumem: device index", 0)
@@ -151,6 +152,8 @@ def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMet
             totals[index] = checks.integer(device["total"], "ipygpumem: device total", 0)
         if device.get("limit") is not None:
             limits[index] = checks.integer(device["limit"], "ipygpumem: device limit", 1)
+        if device.get("threads") is not None:
+            threads[index] = checks.integer(device["threads"], "ipygpumem: device threads", 1)
     return RecorderMetadata(
         version=checks.optional(own.get("version"), checks.text, "ipygpumem: version"),
         torch=checks.optional(own.get("torch"), checks.text, "ipygpumem: torch"),
@@ -161,6 +164,7 @@ def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMet
         device_names=names,
         device_totals=totals,
         device_limits=limits,
+        device_threads=threads,
         variables=_read_variables(own.get("variables", ()), budget),
         readings=_read_readings(checks.mapping(own.get("readings", {}), "ipygpumem: readings")),
         curves=_read_curves(checks.mapping(own.get("curves", {}), "ipygpumem: curves")),

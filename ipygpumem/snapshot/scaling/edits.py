@@ -131,9 +131,9 @@ class StepEdit:
 
     def _model(self) -> SizeModel:
         model = self.step.model
-        bounds = (np.broadcast_to(values, self._count)[self._sources] for values in (model.low, model.high))
-        low, high = bounds
-        return replace(model, coefficients=self._coefficients, low=low, high=high)
+        all_values = (model.low, model.high, model.limits)
+        low, high, limits = (np.broadcast_to(values, self._count)[self._sources] for values in all_values)
+        return replace(model, coefficients=self._coefficients, low=low, high=high, limits=limits)
 
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""

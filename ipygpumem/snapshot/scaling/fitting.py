@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.scaling.reductions import with_reductions
 from ipygpumem.snapshot.scaling.results import AllocationDeviation, Deviation, UnmatchedAllocations
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes, with_workspaces
 from ipygpumem.snapshot.scaling.step import StepRecording
@@ -164,7 +165,9 @@ class MatchedRecordings:
         recorded_sizes = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(
             np.float64
         )
-        return with_workspaces(model, rows, [size for size, _ in self.runs], recorded_sizes)
+        sizes = [size for size, _ in self.runs]
+        model = with_workspaces(model, rows, sizes, recorded_sizes)
+        return with_reductions(model, self.step, rows, sizes, recorded_sizes)
 
     def counterparts(self, run: Run) -> Ints:
         """For each allocation of a run, return the index of its counterpart in ``step``, or -1."""

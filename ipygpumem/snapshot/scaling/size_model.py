@@ -20,6 +20,8 @@ from ipygpumem.snapshot.model.timeline import Ints
 Floats = NDArray[np.float64]
 Size = tuple[int, ...]  # size of a step on each axis, such as ``(batch, length)``
 
+_SLOW_GROWTH = 1 / 16  # growth of an allocation above its limit, relative to its growth below the limit
+_LARGEST_SLOW = 1 << 28  # PyTorch splits reductions of more than 2 GiB
 _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
 
 
@@ -32,6 +34,7 @@ class SizeModel:
         coefficients: Array of the shape (allocations, *number of nodes per axis).
         irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
         low, high: Ratios of the lower and the upper bound to each size, which are 1 unless the size is irregular.
+        limits: Size in bytes above which an allocation grows more slowly; infinite if there is no such limit.
     """
 
     nodes: tuple[tuple[int, ...], ...]
@@ -39,6 +42,7 @@ class SizeModel:
     irregular: NDArray[np.bool_] | bool = False
     low: Floats | float = 1.0
     high: Floats | float = 1.0
+    limits: Floats | float = math.inf
 
     @classmethod
     def fit(cls, nodes: tuple[tuple[int, ...], ...], values: Floats) -> SizeModel:
@@ -55,8 +59,15 @@ class SizeModel:
 
     def sizes(self, size: Size, factors: Floats | float = 1.0) -> Ints:
         """Return the size of each allocation in bytes, or its bound with the factors ``low`` or ``high``."""
-        sizes: Floats = np.rint(self.evaluate(self.coefficients, size) * factors)
+        sizes = np.rint(self.exact_sizes(size) * factors)
         return np.clip(sizes, 0, _LARGEST).astype(np.int64)
+
+    def exact_sizes(self, size: Size) -> Floats:
+        """Return the size of each allocation in bytes, without rounding."""
+        values: Floats = self.evaluate(self.coefficients, size)
+        slow = np.where(np.isfinite(self.limits), np.minimum(_SLOW_GROWTH * values, _LARGEST_SLOW), values)
+        result: Floats = np.maximum(np.minimum(values, self.limits), slow)
+        return result
 
     @property
     def grows(self) -> NDArray[np.bool_]:
@@ -70,6 +81,14 @@ class SizeModel:
         result = coefficients
         for points, at in zip(reversed(self.nodes), reversed(size), strict=True):
             result = result @ _basis(points, at)
+        return result
+
+    def proportional(self, growth: float, constant: float = 0.0) -> Floats:
+        """Return the coefficients of an allocation that grows in proportion to the size of the step."""
+        grid = np.ones(())
+        for points in self.nodes:
+            grid = np.multiply.outer(grid, points)
+        result: Floats = SizeModel.fit(self.nodes, (constant + growth * grid)[None]).coefficients[0]
         return result
 
     def at(self, axis: int, size: int) -> SizeModel:
@@ -134,10 +153,7 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
             _TOLERANCE < line[0] / max(values[-1], 1) <= _SMALL_CONSTANT
         ):  # the workspace may also be proportional to the size
             high[row] = _bounds(sizes, np.maximum(values, 0))[1] * values[-1] / (values[-1] - line[0])
-        grid = np.ones(())
-        for points in model.nodes:
-            grid = np.multiply.outer(grid, points)
-        coefficients[row] = SizeModel.fit(model.nodes, (line[0] + line[1] * grid)[None]).coefficients[0]
+        coefficients[row] = model.proportional(line[1], line[0])
         irregular[row] = True
     return replace(model, coefficients=coefficients, irregular=irregular, low=low, high=high)
 

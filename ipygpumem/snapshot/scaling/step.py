@@ -38,6 +38,7 @@ class StepRecording:
     Attributes:
         rows: Rows of the allocations of the step in ``timeline.allocations``, ordered by event.
         sizes: Requested sizes in bytes of ``rows``.
+        threads: Number of threads that the device can run at the same time; None if it is unknown.
         start: Requested bytes of all allocations before the step.
         own_peak: Largest sum of the requested bytes of the allocations in ``rows``.
     """
@@ -60,6 +61,7 @@ class StepRecording:
         rows = np.flatnonzero((allocations.start > self.first) & (allocations.start <= self.last))
         self.rows: Ints = rows[np.argsort(allocations.start[rows])]
         self.sizes: Ints = allocations.size[self.rows]
+        self.threads = snapshot.own.device_threads.get(self.device)
         self.start = int(self.timeline.requested.bytes[self.first + 1])
         self._live_at_own_peak, self.own_peak = self.peak_with(self.sizes)
 

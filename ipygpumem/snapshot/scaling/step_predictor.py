@@ -140,11 +140,10 @@ class StepPredictor:
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[results.PredictionPiece, ...]:
         """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
         self._check(first)
-        coefficients = self.step_requests.levels(self.model.coefficients)
-        linear = coefficients.shape[1] <= len((0, 1))
+        linear = self.model.coefficients.shape[1] <= len((0, 1))
 
         def levels(size: int) -> Floats:
-            values: Floats = self.step_requests.base + self.model.evaluate(coefficients, (size,))
+            values: Floats = self.step_requests.base + self.step_requests.levels(self.model.exact_sizes((size,)))
             return values
 
         result: list[results.PredictionPiece] = []
@@ -158,9 +157,9 @@ class StepPredictor:
                 middle = (end + beyond) // 2
                 at = levels(middle)
                 end, beyond = (middle, beyond) if at[event] >= at.max() - _ROUNDING else (end, middle)
-            span = 1 if linear else max(end - size, 1)
+            span = max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
-            constant = round(float(levels(0)[event])) if linear else None
+            constant = round(float(now[event]) - growth * size) if linear else None
             result.append(results.PredictionPiece(size, end, constant, growth, *self.step_requests.position(event - 1)))
             size = end + 1
         return tuple(result)

@@ -9,7 +9,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.scaling.edits import ModuleCall, StepEdit, checkpoint, peak_order
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
-from ipygpumem.snapshot.scaling.step_requests import InitialState
+from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState
 from snapshot import files
 
 
@@ -106,6 +106,26 @@ def test_other_sizes_of_a_long_recording():
             assert 0 <= prediction.requested - step.peak < 50_000  # the previous step's input and loss are not freed
             assert prediction.allocated == pytest.approx(replay.allocated.bytes[window].max(), rel=1e-4)
             assert prediction.reserved == replay.reserved.bytes[window].max()
+
+
+def test_buffers_of_reductions_and_kept_output():
+    """Training of an MLP that keeps its gradients, and its output until the next step, up to 32 times the largest run.
+
+    The buffers of the reductions that compute the gradients of biases stop growing at 132 MiB.
+    """
+    recorded = files.raw("kept_output")
+    runs = [((size,), StepRecording(Snapshot.load(run), 0, last=last)) for size, run, last in recorded["runs"]]
+    assert [size for (size,), _ in runs] == [2, 4, 2, 8, 152]
+    last = runs[-1][1]
+    state = InitialState.at(last.snapshot, 0, len(last.timeline.trace) - 1)
+    created = CreatedBlocks(*map(np.asarray, recorded["created"]))
+    scaled = RecordedStepPredictor.from_recordings(runs, state=state, runs=runs).repeated(created)
+    assert scaled.reasons == ()
+    for size, (allocated, reserved) in recorded["measured"].items():
+        prediction = scaled.predict(size)
+        assert (prediction.allocated, prediction.reserved) == (allocated, reserved)
+    (piece,) = [piece for piece in scaled.pieces(1, 4096) if piece.first <= 1216 <= piece.last]
+    assert piece.bytes + 1216 * piece.bytes_per_unit == pytest.approx(scaled.predict(1216).requested, rel=1e-6)
 
 
 def checkpoint_block(edit, block):
