@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
+_LIST_LIFETIME = 0.1  # seconds
 _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
 _NOT_LISTED = "this process is not in NVML's process list"
 
@@ -78,6 +80,7 @@ class Device:
     others: int = 0
     counter_source: str = ""
     name: str = field(init=False)
+    _process: tuple[DeviceMemory | None, float, int | None] = (None, 0.0, None)  # with the memory and time of the list
     _newest: tuple[Any, ...] = ()
     _readings: dict[bool | None, tuple[tuple[Any, ...], tuple[Any, ...], DeviceReading]] = field(default_factory=dict)
     """Newest reading, its inputs and its values by the value of ``busy``: None at the start of a measurement."""
@@ -191,8 +194,12 @@ class Device:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
-    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverValues:
-        """Read the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work."""
+    def read_driver(self, torch: Any, *, capturing: bool, busy: bool, reuse_list: bool = True) -> DriverValues:
+        """Read the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work.
+
+        NVML's process list, which takes longest, is read again if the memory usage of the device has changed, after 0.1
+        seconds, and if ``reuse_list`` is false.
+        """
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""
         listed: tuple[tuple[int, int | None], ...] = ()
@@ -202,23 +209,31 @@ class Device:
             except NvmlError as error:  # the process list may still work, for example with unified memory
                 problem = str(error)
             if self.own_pid is not None:
-                entries: dict[int, int | None] = {}
-                try:
-                    entries = self.nvml.processes(self.handle, graphics=self.graphics)
-                except NvmlError as error:
-                    problem = str(error)
-                process = entries.pop(self.own_pid, None) or None  # missing and 0 both mean unknown
+                now = time.monotonic()
+                unchanged, list_time, process = self._process
+                if not reuse_list or memory is None or memory != unchanged or now > list_time + _LIST_LIFETIME:
+                    try:
+                        process = self._read_processes(self.nvml, self.own_pid)
+                    except NvmlError as error:
+                        process, problem = None, str(error)
+                    self._process = None if process is None else memory, now, process
                 if process is not None:
                     highest = self.nvml.highest(self.handle, self.own_pid) if self.accounting else None
-                    listed = tuple(entries.items())
-                    if listed != self.listed:  # otherwise keep the old object
-                        self.listed, self.others = listed, sum(filter(None, entries.values()))
                     others, listed = self.others, self.listed
         if context and not capturing and memory is None and process is None:
             memory = pytorch.device_memory(torch, self.index)
         pending = pytorch.is_busy(torch, self.index) if busy and context and not capturing else None
         values: DriverValues = _new_values((context, memory, process, others, listed, highest, problem, pending))
         return values
+
+    def _read_processes(self, nvml: Nvml, own_pid: int) -> int | None:
+        """Update ``listed`` and ``others``. Return the memory usage of this process; None if it is unknown."""
+        entries = nvml.processes(self.handle, graphics=self.graphics)
+        process = entries.pop(own_pid, None) or None  # missing and 0 both mean unknown
+        listed = tuple(entries.items())
+        if process is not None and listed != self.listed:  # otherwise keep the old object
+            self.listed, self.others = listed, sum(filter(None, entries.values()))
+        return process
 
     def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
         """Combine the values of the driver and the allocator. Equal values are shared with earlier readings."""

@@ -143,7 +143,7 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
             if segments == device.segments:
                 break
             device.segments = segments
-            driver = device.read_driver(torch, capturing=capturing, busy=busy)
+            driver = device.read_driver(torch, capturing=capturing, busy=busy, reuse_list=False)
             statistics, reason = _read_statistics(device, allocator.statistics)
         return device.reading(driver, statistics, reason)
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import struct
 import warnings
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from ipygpumem.core.introspection import attempt
 _INITIAL_CAPACITY = 32
 _LIST_TRIES = 4
 _NOT_AVAILABLE = 2**64 - 1
+_MEMORY_V1 = struct.Struct("3Q")  # nvmlMemory_t: total, free, used
+_MEMORY_V2 = struct.Struct("I4Q")  # nvmlMemory_v2_t: version, total, reserved, free, used
+_PROCESS = struct.Struct("IQ2I")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
@@ -63,10 +67,7 @@ class Nvml:
             raise NvmlError("the deprecated pynvml package shadows nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
         self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 support only v2
-        self._memory_type, self._old_memory_type, self._entry_type = map(
-            _plain_structure,  # versions 2 and 3 of the process list use the same structure
-            (self._pynvml.c_nvmlMemory_v2_t, self._pynvml.c_nvmlMemory_t, self._pynvml.c_nvmlProcessInfo_v2_t),
-        )
+        self._unused_buffers: list[_Buffers] = []
         self._call("nvmlInit")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -115,25 +116,26 @@ class Nvml:
 
     def memory(self, handle: Any) -> DeviceMemory:
         """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1."""
+        buffers = self._take_buffers()
         if self._memory_v2:
-            pynvml = self._pynvml
-            info = self._memory_type(pynvml.nvmlMemory_v2)
-            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
+            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, buffers.memory_reference)
             if not code:
                 # v2 excludes memory reserved by the driver: v1.used = v2.used + v2.reserved (verified on an H200)
-                total, reserved, used = info.total, info.reserved, info.used
-                if reserved + used + info.free > total:  # some drivers include it in used
+                _, total, reserved, free, used = _MEMORY_V2.unpack_from(buffers.memory)
+                self._unused_buffers.append(buffers)
+                if reserved + used + free > total:  # some drivers include it in used
                     used -= reserved
                 memory: DeviceMemory = _new_memory((total, used + reserved, reserved, "NVML memory info v2"))
                 return memory
+            pynvml = self._pynvml
             if code not in {pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH}:
                 self._raise(code)
             self._memory_v2 = False
-        old = self._old_memory_type()
-        code = self._call_raw("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old))
+        code = self._call_raw("nvmlDeviceGetMemoryInfo", handle, buffers.memory_reference)
         if code:
             self._raise(code)
-        return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
+        total, _, used = _MEMORY_V1.unpack_from(buffers.memory)
+        return DeviceMemory(total, used, None, "NVML memory info v1")
 
     def has_accounting(self, handle: Any) -> bool:
         """Return whether accounting mode is enabled, in which the driver records the peak usage of each process."""
@@ -153,29 +155,35 @@ class Nvml:
         if graphics:
             processes += self._list("Graphics", handle)
         entries: dict[int, int | None] = {}
-        for entry in processes:
-            pid, nbytes = entry.pid, entry.usedGpuMemory
+        for pid, nbytes, _, _ in processes:
             entries[pid] = nbytes if nbytes != _NOT_AVAILABLE else entries.get(pid)
         return entries
 
-    def _list(self, kind: str, handle: Any) -> list[Any]:
-        capacity, code = _INITIAL_CAPACITY, 0
+    def _list(self, kind: str, handle: Any) -> list[tuple[int, ...]]:
+        buffers, code = self._take_buffers(), 0
         for _ in range(_LIST_TRIES):
             # pynvml's wrapper queries the length first and therefore acquires the driver's global lock twice
-            count = ctypes.c_uint(capacity)
-            entries = (self._entry_type * capacity)()
+            buffers.count.value = buffers.capacity
             name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
-            code = self._call_raw(name, handle, ctypes.byref(count), entries)
+            code = self._call_raw(name, handle, buffers.count_reference, buffers.processes)
             if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
                 self._list_versions = self._list_versions[1:]
             elif code == self._pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                capacity = 2 * max(count.value, capacity)
+                buffers = _Buffers(self._pynvml.nvmlMemory_v2, 2 * max(buffers.count.value, buffers.capacity))
             else:
                 break
         if code:
             self._raise(code)
-        processes: list[Any] = entries[: count.value]
+        processes = [_PROCESS.unpack_from(buffers.processes, n * _PROCESS.size) for n in range(buffers.count.value)]
+        self._unused_buffers.append(buffers)
         return processes
+
+    def _take_buffers(self) -> _Buffers:
+        """Return buffers that no other thread is using."""
+        try:
+            return self._unused_buffers.pop()
+        except IndexError:
+            return _Buffers(self._pynvml.nvmlMemory_v2, _INITIAL_CAPACITY)
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
         """Call an NVML function and return its error code. The overhead of pynvml's wrapper would double the time."""
@@ -189,6 +197,16 @@ class Nvml:
         raise NvmlError(self._reason(error)) from error
 
 
-def _plain_structure(structure: Any) -> Any:
-    """Return a ctypes structure with the same fields. pynvml's structures run Python code whenever a field is used."""
-    return type(structure.__name__, (ctypes.Structure,), {"_fields_": structure._fields_})
+class _Buffers:
+    """Memory for the results of NVML, which is reused because allocating it takes longer than the fastest query.
+
+    Python code that pynvml's structures run whenever a field is used is avoided as well.
+    """
+
+    def __init__(self, memory_version: int, capacity: int) -> None:
+        self.memory = (ctypes.c_uint64 * 5)(memory_version)  # large enough for both versions
+        self.memory_reference = ctypes.byref(self.memory)
+        self.capacity = capacity
+        self.count = ctypes.c_uint()
+        self.count_reference = ctypes.byref(self.count)
+        self.processes = (ctypes.c_uint64 * (capacity * _PROCESS.size // 8))()  # versions 2 and 3 have the same format

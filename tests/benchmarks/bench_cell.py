@@ -57,13 +57,13 @@ def _start_and_end():
     cost, *reads = (statistics.median(values) * 1e6 for values in times.values())
     row = {"measure": f"one measurement, {memory_kind}, median", "value": f"{cost:.0f} us", "us": cost}
     if reads:
-        row["value"] += f" = {cost / reads[0]:.2f} x the reads that it needs ({reads[0]:.0f} us)"
+        row["value"] += f" = {cost / reads[0]:.2f} x reading all counters twice ({reads[0]:.0f} us)"
         row |= {"ratio": cost / reads[0], "target": "<= 1.5 x"}
     return [row]
 
 
 def _bare_reads(runtime):
-    """Return a function that makes the calls to libraries which a measurement needs, and nothing else."""
+    """Return a function that only calls the libraries that provide the counters, as two complete readings do."""
     import ctypes
 
     import pynvml

@@ -203,9 +203,12 @@ def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     assert "fallen off the bus" in gpu_notebook.run("%gpumem").text
 
 
-def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu):
+def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu, monkeypatch):
     import pynvml
 
+    from ipygpumem.sources import device
+
+    monkeypatch.setattr(device, "_LIST_LIFETIME", -1.0)  # reads NVML's list in each cell
     fake_gpu.nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_UNKNOWN)
     assert len(gpu_notebook.run("1 + 1").texts) == 1
     fake_gpu.nvml.heal()

@@ -12,6 +12,7 @@ from fakes.cuda import CONTEXT
 from fakes.nvml import FakeNvmlDevice
 from fakes.reports import imbalance
 from ipygpumem.sources import cuda
+from ipygpumem.sources import device as device_module
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
 MIB = 1 << 20
@@ -165,6 +166,13 @@ def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
     assert device.why == "NVML reports less memory for this process than PyTorch has reserved"
 
 
+@pytest.fixture
+def list_is_always_read(monkeypatch):
+    """NVML's process list is read even if the memory usage of the device is unchanged."""
+    monkeypatch.setattr(device_module, "_LIST_LIFETIME", -1.0)
+
+
+@pytest.mark.usefixtures("list_is_always_read")
 def test_entry_that_disappears_or_becomes_zero(fake_gpu):
     _, monitor = start(fake_gpu)
     read_device(monitor)
@@ -175,6 +183,61 @@ def test_entry_that_disappears_or_becomes_zero(fake_gpu):
         assert device.why == "this process is not in NVML's process list"
     fake_gpu.nvml_device.regime = "bare"
     assert read_device(monitor).mode == "process", "the entry is present again"
+
+
+def test_process_list_is_read_again_only_after_a_change(fake_gpu, monkeypatch):
+    monkeypatch.setattr(device_module, "_LIST_LIFETIME", 1000.0)
+    _, monitor = start(fake_gpu)
+    others = fake_gpu.nvml_device.others
+    others[77] = 30 * MIB
+    calls = fake_gpu.nvml.calls
+
+    def read(expected_lists):
+        earlier = calls[LISTS[0]]
+        device = read_device(monitor)
+        assert calls[LISTS[0]] - earlier == expected_lists
+        assert (device.process, device.others) == (fake_gpu.nvml_device.own, sum(others.values()))
+        assert dict(device.listed) == others
+        return device
+
+    read_device(monitor)
+    assert read(0) is read(0)
+    others[77] += 2 * MIB
+    read(1)
+    fake_gpu.outside(4 * MIB)
+    read(1)
+    read(0)
+    used = fake_gpu.nvml_device.used
+    others[77] -= 20 * MIB
+    fake_gpu.alloc(20 * MIB)
+    assert fake_gpu.nvml_device.used == used, "the new segment has the size that the other process has freed"
+    assert read(1).outside == CONTEXT + 4 * MIB
+    monkeypatch.setattr(device_module, "_LIST_LIFETIME", -1.0)
+    read(1)
+
+
+@pytest.mark.parametrize("functions", [LISTS, MEMORY])
+def test_process_list_after_errors_of_nvml(fake_gpu, monkeypatch, functions):
+    monkeypatch.setattr(device_module, "_LIST_LIFETIME", 1000.0)
+    _, monitor = start(fake_gpu)
+    expected = read_device(monitor)
+    fake_gpu.outside(4 * MIB)
+    for name in functions:
+        fake_gpu.nvml.fail(name, pynvml.NVML_ERROR_UNKNOWN)
+    failed = read_device(monitor)
+    assert (failed.process is None) == (functions == LISTS)
+    fake_gpu.nvml.heal()
+    device = read_device(monitor)
+    assert (device.process, device.why) == (expected.process + 4 * MIB, expected.why)
+
+
+def test_peak_of_accounting_mode_is_read_with_an_unchanged_list(make_gpu, monkeypatch):
+    monkeypatch.setattr(device_module, "_LIST_LIFETIME", 1000.0)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(highest=0)])
+    _, monitor = start(gpu)
+    before = read_device(monitor)
+    gpu.nvml_device.highest += 64 * MIB
+    assert read_device(monitor).highest == before.highest + 64 * MIB
 
 
 def test_graphics_processes_are_counted_once(make_gpu):
@@ -206,6 +269,7 @@ def test_nvml_errors_at_start(make_gpu, functions, code):
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY])
+@pytest.mark.usefixtures("list_is_always_read")
 def test_nvml_errors_later(fake_gpu, functions, code):
     _, monitor = start(fake_gpu)
     assert read_device(monitor).mode == "process"

@@ -75,7 +75,7 @@ def test_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
-    original, at = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
+    original, at = fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2, []
 
     def another_thread(*arguments):
         code = original(*arguments)
@@ -83,7 +83,7 @@ def test_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
             at.append(fake_gpu.alloc(500 * MIB))
         return code
 
-    fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
+    fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2 = another_thread
     device = monitor.read().devices["cuda:0"]
     assert device.reserved == 502 * MIB
     assert device.outside == 612 * MIB
