@@ -63,7 +63,7 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
 
 
 def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
-    """Return the timeline of a device, or the timelines of all devices that were used."""
+    """Return a list of the timeline of a device or, if it is None, the timelines of all devices that used memory."""
     if device is not None:
         return [snapshot.timeline(device)]
     timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]

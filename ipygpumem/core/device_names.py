@@ -13,7 +13,7 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split the value of a device option, such as ``"0,1"`` or a list, into strings. Raises `OptionError` if empty."""
+    """Split the value of a device option, such as ``"0,1"``, into strings. Raises `OptionError` for an empty list."""
     several = isinstance(devices, Iterable) and not isinstance(devices, (str, bytes))
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
     if not texts:

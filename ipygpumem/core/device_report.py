@@ -44,7 +44,7 @@ class DeviceReport(Serializable):
     """Changes in the memory of one device during a measurement, in bytes. Unknown values are None (see `grades`).
 
     Attributes:
-        before, after: The readings at the start and at the end of the measurement.
+        before, after: Readings at the start and at the end of the measurement.
         high: Peaks of the allocator counters; None if they could not be read.
         sampled: Lower bound on peak memory outside PyTorch; None if no sample exceeds both readings.
         unsampled: Reason why samples are missing; empty if none are missing.
@@ -163,7 +163,7 @@ class DeviceReport(Serializable):
 
     @property
     def rejections(self) -> int:
-        """Number of allocations rejected due to the allocator settings for memory limits; 0 before PyTorch 2.12."""
+        """Number of allocations rejected because they would have exceeded PyTorch's limit; 0 before PyTorch 2.12."""
         return difference(self.before.rejections, self.after.rejections) or 0
 
     @property

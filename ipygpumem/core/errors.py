@@ -44,7 +44,7 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API
     """Raised if a cell or block exceeds a memory limit.
 
     Attributes:
-        excesses: The exceeded limits, as `ipygpumem.features.limits.model.ExceededLimit` objects.
+        excesses: Exceeded limits, as `ipygpumem.features.limits.model.ExceededLimit` objects.
     """
 
     def __init__(self, message: str, excesses: tuple[Any, ...] = ()) -> None:
@@ -85,13 +85,13 @@ class CuptiError(IpyGpuMemError):
 
 
 def check_argument(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
-    """Raise `OptionError` if an argument is a bool, or is not an instance of ``kinds``."""
+    """Raise `OptionError` with the name of the argument if a value is a bool, or is not an instance of ``kinds``."""
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise OptionError(f"{name} must be {expected}, not {reprlib.repr(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise `OptionError` if an argument is not one of the strings in ``choices``."""
+    """Raise `OptionError` with the name of the argument if a value is not one of the strings in ``choices``."""
     if not isinstance(value, str) or value not in choices:
         *first, last = map(repr, choices)
         raise OptionError(f"{name} must be {', '.join(first)} or {last}, not {reprlib.repr(value)}")

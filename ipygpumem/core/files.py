@@ -29,7 +29,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
     refers to a directory or device, is not writable, or refers to a file that must not be replaced: a Python file, a
-    notebook or, unless ``kind`` is a snapshot, a snapshot. ``kind`` and ``example`` are used in error messages.
+    notebook or, unless ``kind`` is ``"snapshot"``, a snapshot. ``kind`` and ``example`` are used in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -58,7 +58,10 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def absolute_path(text: str) -> Path:
-    """Return an absolute path. Raise `OptionError` if the path is invalid or contains another user's link or file."""
+    """Convert a string to an absolute path, and expand ``~``.
+
+    Raises `OptionError` if the path is invalid or contains a link or file of another user.
+    """
     try:
         path = Path(text).expanduser().absolute()
         foreign = _foreign_entry(path)
@@ -108,7 +111,10 @@ def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import an optional library. Raise `OptionError` with ``purpose`` if it is missing or cannot be imported."""
+    """Import and return an optional library.
+
+    Raises `OptionError`, whose message contains ``purpose``, if the library is missing or cannot be imported.
+    """
     try:
         return import_module(module)
     except ImportError as error:
@@ -134,7 +140,7 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
-    """Yield a new binary file, which replaces the file at ``path`` on exit and has the same permissions.
+    """Yield a new binary file that replaces the file at ``path`` on exit. The permissions of a replaced file are kept.
 
     If the block raises an exception, an existing file remains unchanged. An `OSError` is raised again as
     ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
@@ -169,7 +175,10 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file in binary mode. Raises `OSError` for pipes and devices, which can block."""
+    """Open a regular file in binary mode, with additional flags for `os.open`.
+
+    Raises `OSError` for pipes and devices, which can block.
+    """
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

@@ -17,7 +17,7 @@ class HostReport(Serializable):
     """Changes in the host memory of this process during a measurement, in bytes.
 
     Attributes:
-        before, after: The readings at the start and at the end of the measurement.
+        before, after: Readings at the start and at the end of the measurement.
         profiled: Whether torch.profiler was running. Its records use host memory, so the values are then upper bounds.
     """
 

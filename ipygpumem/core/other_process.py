@@ -17,8 +17,11 @@ class OtherProcess:
     """Another process that uses a device. The field names are also the keys in report files.
 
     Attributes:
+        pid: Process ID in NVML's process list.
         amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
+        relation: Relation to this process.
+        user: Name of the user who owns the process; empty if unknown.
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
         command: Command line without values that may be secret. Empty for processes of other users.

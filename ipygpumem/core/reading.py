@@ -31,7 +31,7 @@ class Accuracy:
         trust: ``exact``, ``derived`` (computed from exact values that were read at different times), ``bound`` (an
             upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only of this
             process), or ``unknown`` (the value is None).
-        reason: The origin of an exact value, or the reason why the value is not exact.
+        reason: Origin of an exact value, or the reason why the value is not exact.
     """
 
     trust: Trust
@@ -98,7 +98,7 @@ class DeviceReading(Serializable):
         mode: ``process`` if the memory usage of this process is known and verified, ``device`` if only the memory usage
             of the whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.
-        source: The query that returned ``used`` and ``total``.
+        source: Query that returned ``used`` and ``total``.
         busy: Whether this process had pending work on the current stream of the device.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
         listed: Process ID and memory usage of each other process in NVML's list.
@@ -143,7 +143,7 @@ class DeviceReading(Serializable):
 
     @property
     def outside(self) -> int | None:
-        """This process's memory outside PyTorch, in mode ``device`` plus the memory of all other processes."""
+        """This process's memory outside PyTorch. In mode ``device``, the value includes all other processes."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)

@@ -81,7 +81,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magics: str = "") -> str:
-    """Replace possible secrets in a line of a cell with ``***``. ``magics``: Lines of cell magics above the line."""
+    """Replace possible secrets in a line of a cell with ``***``. ``magics`` contains the cell magics above the line."""
     if re.search("(?m)^%%(write)?file", magics) and mentions_secret(magics):
         return _REDACTED
     if _KEY.fullmatch(line) or len(line) > _MAX_CODE_LENGTH:  # an API key that is not in quotes
@@ -251,7 +251,7 @@ def _redact_directories(path: str) -> str:
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Return whether a literal or comment contains random text, a URL password, ``-p x`` or the name of a secret."""
+    """Return whether a string contains random text, a password in a URL or after ``-p``, or the name of a secret."""
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True

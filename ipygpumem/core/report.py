@@ -117,12 +117,12 @@ class Report(Serializable):
         success: Whether the code ended without an error; None if it was still running when the measurement ended.
         time: Start time in seconds since the Unix epoch.
         notes: Notes shown below the report.
-        recording: The saved allocation history.
+        recording: Saved allocation history.
         lines: Memory by source line, for each device, if requested.
         excesses: Exceeded limits.
         modules: Memory by module, for each device, if requested.
         libraries: Memory outside PyTorch by library, for each device, if requested.
-        profile: The trace and the timeline, if requested.
+        profile: Trace and the timeline, if requested.
         neighbours: Other processes whose memory changed.
         code: First line of the code, redacted and truncated.
     """

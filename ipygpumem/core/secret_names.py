@@ -55,5 +55,5 @@ def is_secret_option(name: str, value: str = "") -> bool:
 
 
 def split_name(name: str) -> str:
-    """Return the words of a name in lowercase, separated by spaces: ``--apiKey`` consists of ``api key``."""
+    """Return the words of a name in lowercase, separated by spaces: ``--apiKey`` becomes ``api key``."""
     return " ".join(_NAME_WORD.findall(name[:MAX_WORD_LENGTH])).lower()

@@ -18,14 +18,14 @@ _MINUTE = 60
 
 
 def size(count: int) -> str:
-    """Format a size in MiB or, if it is 1 GiB or more, in GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
+    """Format a number of bytes in MiB or, if it is 1 GiB or more, in GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
     if abs(count) >= GIB - VISIBLE:  # would otherwise be rounded to 1024.0 MiB
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.1f} MiB"
 
 
 def precise_size(count: int | None) -> str:
-    """Format a size as `size` does, but small sizes in KiB or bytes, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a number of bytes as `size` does; small numbers in KiB or B, 0 as ``"0"`` and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
@@ -44,14 +44,14 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change with its sign, but small changes as ``"<0.1 MiB"``, zero as ``"0"`` and None as ``"unknown"``."""
+    """Format a change in bytes as `signed` does; ``"<0.1 MiB"`` if it is small, ``"0"`` or ``"unknown"`` (None)."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def usage_text(count: int | None) -> str:
-    """Format a size as `size` does, and None as ``"unknown"``."""
+    """Format a number of bytes as `size` does, and None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 
@@ -61,7 +61,7 @@ def many(count: int, noun: str, sign: str = "") -> str:
 
 
 def pair(part: int, whole: int) -> str:
-    """Format a part and a total in the same unit: ``"3.1 of 139.8 GiB"``."""
+    """Format two numbers of bytes, a part and a total, in the same unit: ``"3.1 of 139.8 GiB"``."""
     unit, name = (GIB, "GiB") if whole >= GIB else (MIB, "MiB")
     return f"{part / unit:.1f} of {whole / unit:.1f} {name}"
 

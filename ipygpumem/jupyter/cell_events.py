@@ -143,7 +143,7 @@ class RunningCells:
         return cell, not stack
 
     def _is_running(self, info: Any, inner: Any) -> bool:
-        """Return whether a cell is running that contains the cell with the ExecutionInfo object ``inner``."""
+        """Return whether the cell with the ExecutionInfo object ``info`` is running and contains that of ``inner``."""
         frame_infos, frame = [], sys._getframe()  # noqa: SLF001 (the stack of this call)
         while frame.f_back is not None:
             frame = frame.f_back
@@ -181,7 +181,7 @@ class CellHooks:
         self._restore_run_code: Callable[[], None] = lambda: None
 
     def install(self) -> Callable[[], None]:
-        """Start calling the functions, and return a function that stops these calls."""
+        """Start calling the callbacks, and return a function that stops the calls."""
         events = self._shell.events
         trigger = events.trigger
 
@@ -228,9 +228,9 @@ class CellHooks:
 
     @staticmethod
     def _call(function: Callable[[Any], None], arguments: list[Any]) -> None:
-        """Remove the argument from a list and pass it to a function. Defer interrupts as `DeferredInterrupts` does.
+        """Call ``function`` with the only item of ``arguments``, which is removed, and defer interrupts meanwhile.
 
-        The methods of `DeferredInterrupts` are not called because this would add overhead to each cell.
+        `DeferredInterrupts` is not used as a context manager because this would add overhead to each cell.
         """
         handler = _signal.getsignal(SIGINT)
         if not callable(handler) or threading.current_thread() is not threading.main_thread():

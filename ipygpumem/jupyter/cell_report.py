@@ -62,6 +62,7 @@ class CellOptions:
     """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
 
     Attributes:
+        plan: Plan for the measurement.
         quiet: Whether to show no report.
         variable: Name of the variable in which to store the report, if any.
         table: Whether to show the full memory breakdown.
@@ -127,10 +128,11 @@ class ReportPresenter:
         muted: bool = False,
         live: LiveDisplay | None = None,
     ) -> None:
-        """Show the report of a measurement. If `send` is set, send it, and show it here only if the user requested it.
+        """Show the report of a measurement.
 
-        ``options`` is None for an automatic report. If ``muted`` is true, ``clear_output(wait=True)`` is pending, and
-        the report would clear the output of the cell. The report replaces the display ``live``.
+        If `send` is set, the report is sent to the client, and shown here only if the user requested it. ``options`` is
+        None for an automatic report. If ``muted`` is true, ``clear_output(wait=True)`` is pending, so that any output
+        would clear the output of the cell. The report replaces the live display, if there is one.
         """
         magics = self._magics
         if self.send is not None:

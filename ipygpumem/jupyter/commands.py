@@ -31,7 +31,7 @@ _SHELL_COMMANDS = {command.name for command in registry.COMMANDS} - {command.nam
 
 
 def command_error(statement: str, variables: Container[str]) -> str:
-    """Return an error message if a statement starts with a misspelled command or a shell command, otherwise ``""``."""
+    """Return an error message if a statement starts with a misspelled command or a shell command; otherwise ``""``."""
     match = _NAME.match(statement)
     if match is None or match[0] in variables or keyword.iskeyword(match[0]):
         return ""

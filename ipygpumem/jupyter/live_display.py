@@ -27,7 +27,7 @@ _CHART_POINTS = 110  # maximum number of points in the chart; each point is two 
 
 
 class IncompleteLineTracker:
-    """Tracker of incomplete lines of output, such as progress bars, which a display after them would split."""
+    """Tracker of incomplete lines at the end of the output, such as progress bars, which a new display would split."""
 
     def __init__(self) -> None:
         self._last_characters: dict[int, str] = {}
@@ -188,7 +188,7 @@ class LiveDisplayUpdater:
         self._thread = PeriodicThread("ipygpumem-live", self._update)
 
     def begin(self, number: Callable[[], int | None]) -> LiveDisplay | None:
-        """Start the live display of a cell, or return None on failure. ``number`` returns its execution count."""
+        """Start the live display of a cell; return None if this fails. ``number()`` returns the execution count."""
         if not supports_updates(self._shell):
             return None
         cell = LiveDisplay(self._shell, self._clearing, number)

@@ -43,7 +43,7 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledGraph:
-    """A graph of one compiled function or, after a graph break, of a part of it.
+    """Graph of a compiled function or, if there are graph breaks, of a part of the function.
 
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.

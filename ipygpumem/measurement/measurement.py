@@ -105,7 +105,7 @@ class Measurement:
 
     Attributes:
         observers: Observers, started in this order after the first reading and stopped in reverse order.
-        after: The second reading; None until `end` is called.
+        after: Second reading; None until `end` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.

@@ -109,7 +109,7 @@ class PeakTracker:
             self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
-        """Open a scope. The caller must then call `enter` for each device that has a CUDA context."""
+        """Open and return a scope. The caller must then call `enter` for each device that has a CUDA context."""
         scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)

@@ -31,7 +31,7 @@ class CompletedMeasurement:
 
     Attributes:
         recorder: Recorder of allocation history; None if nothing was recorded.
-        snapshot: The recorded snapshot; None if there is none or it cannot be read.
+        snapshot: Recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
         code: Information about the measured code.
         error: Exception, set by a collector, to raise after the measured code has finished.
@@ -84,6 +84,7 @@ class Plan:
     """Plan for a measurement: what to record, which devices to report on, and which sections the report contains.
 
     Attributes:
+        collectors: Collectors, each of which adds a section to the report.
         recorder: Recorder of allocation history; None to record nothing.
         path: File in which to save the recording; None to discard it after the report.
         devices: Names of the devices to report on; None selects all devices that this process uses.

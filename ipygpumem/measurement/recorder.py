@@ -60,11 +60,11 @@ class Recorder:
     Attributes:
         cells: Cells that have finished since the start.
         keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
-        snapshot: The last snapshot, including this package's keys. It is set to None after it has been read.
+        snapshot: Last snapshot, including this package's keys. It is set to None after it has been read.
         begin_position: Position in the sequence of allocation events at the start.
         end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
-        backward_passes: The backward passes since the start; None if stacks of frees are not recorded.
+        backward_passes: Backward passes since the start; None if stacks of frees are not recorded.
     """
 
     def __init__(self, runtime: Runtime, options: RecordingOptions | None = None) -> None:

@@ -30,8 +30,8 @@ class Runtime:
     """Process-wide state, created on the first call to `current`.
 
     Attributes:
-        open_intervals: The intervals of the open measurements in all threads.
-        active_recording: The recording of allocation history that this package has started, if any.
+        open_intervals: Intervals of the open measurements in all threads.
+        active_recording: Recording of allocation history that this package has started, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.
         baseline: The baseline, with which later readings of the session are compared; None until it is measured.
     """

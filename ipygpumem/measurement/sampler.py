@@ -36,10 +36,10 @@ class DeviceSamples:
     """Samples of one device in one measurement.
 
     Attributes:
-        samples: The stored samples, including their maximum. They are set at the end of the measurement.
+        samples: Stored samples, including their maximum. They are set at the end of the measurement.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two consecutive samples in seconds.
-        source: The query that returned the samples, as in `DeviceReading`.
+        source: Query that returned the samples, as in `DeviceReading`.
         problem: Reason why samples are missing; empty if no sample failed.
         stopped: Whether sampling of the device has stopped after too many failures.
         counters: Readings of PyTorch's counters during the measurement.
@@ -126,7 +126,7 @@ class SampleWindow:
     def outside_peaks(
         self, before: Reading, after: Reading, peaks: Mapping[str, PeakCounters]
     ) -> dict[str, OutsidePeak]:
-        """Return, by device name, each lower bound on peak memory outside PyTorch that exceeds both readings."""
+        """Return lower bounds on peak memory outside PyTorch by device name. Bounds below a reading are omitted."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in tuple(self.tracks.items()):
             name = f"cuda:{index}"
@@ -141,7 +141,7 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return, by device name, the reason why samples are missing."""
+        """Return the reasons why samples are missing, by device name. Devices without missing samples are omitted."""
         return {f"cuda:{index}": track.problem for index, track in tuple(self.tracks.items()) if track.problem}
 
 

@@ -38,7 +38,7 @@ class DeviceMemory(NamedTuple):
     Attributes:
         used: Memory in use, including memory reserved by the driver.
         reserved: Memory reserved by the driver; None if unknown.
-        source: The query that returned the values.
+        source: Query that returned the values.
     """
 
     total: int

@@ -160,7 +160,10 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
 
 
 class FunctionWrappers:
-    """Wrappers around functions of a module or class. A wrapper that another library wraps cannot be removed."""
+    """Wrappers around functions of a module or class. A wrapper that another library wraps cannot be removed.
+
+    ``module`` is the name of the module, followed by a colon and the name of the class, if any.
+    """
 
     def __init__(self, module: str) -> None:
         self._module, _, self._class = module.partition(":")
@@ -224,7 +227,8 @@ class CallObservers:
     """Observers that are notified before or after calls to functions in one module.
 
     The functions are wrapped while observers are registered. Observers are notified in reverse order of registration.
-    Exceptions raised by an observer propagate to the caller, except those of a type in ``ignored``.
+    Exceptions raised by an observer propagate to the caller, except those of a type in ``ignored``. ``before`` and
+    ``after`` are the names of the functions before and after which observers are notified.
     """
 
     def __init__(

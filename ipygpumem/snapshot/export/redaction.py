@@ -71,7 +71,7 @@ def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, path
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return copies whose time axes start with the measurement or, if it is unknown, with the first event."""
+    """Return copies whose time axes start with the first cell or, if a snapshot has no cells, with the first event."""
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:
         return list(snapshots)

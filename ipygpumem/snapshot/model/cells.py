@@ -25,11 +25,12 @@ _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One execution of a notebook cell. Timestamps are in microseconds since the Unix epoch.
+    """One execution of a notebook cell.
 
     Attributes:
         number: Execution count, such as 3 for ``In[3]``; None if the cell has none.
         filename: File name under which IPython compiled the cell; empty if unknown.
+        start_us, end_us: Start and end time in microseconds since the Unix epoch.
         success: Whether the cell finished without an exception; None if unknown.
     """
 
@@ -176,6 +177,7 @@ class Intervals:
     """Closed time intervals, which may overlap.
 
     Args:
+        starts: Start of each interval, in ascending order.
         ends: End of each interval; the maximum of int64 if the interval is open-ended.
         priorities: Priority of each interval. Where intervals overlap, the interval with the highest priority takes
             precedence, or the latest if the priorities are equal or omitted.

@@ -88,13 +88,16 @@ class BlockState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """One row per segment, ordered by device and address. Sizes are in bytes.
+    """Segments of all devices as columns, ordered by device and address.
 
     Attributes:
+        device, address: int64, device index and address of the first byte.
+        size: int64, size in bytes.
         stream: int64, the raw stream handle.
         pool: int32, index into the pools; -1 if not recorded.
         small: bool, whether the segment belongs to the small pool.
         expandable: bool, whether the row is a mapped range of an expandable segment.
+        stack: int32, index into the stack table; -1 if no stack was recorded.
     """
 
     device: NDArray[np.int64]
@@ -109,14 +112,16 @@ class Segments:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """One row per block, ordered by device and address.
+    """Blocks of all devices as columns, ordered by device and address.
 
     Attributes:
+        device, address: int64, device index and address of the first byte.
         size: int64, rounded size in bytes.
         segment: int64, row in `Segments`.
         requested: int64, requested size in bytes; 0 for a free block, for which the file contains an outdated size.
         requested_known: bool, whether the file contains the requested size; if not, ``requested`` is the rounded size.
         state: uint8, index into `STATES`.
+        stack: int32, index into the stack table; -1 if no stack was recorded.
     """
 
     device: NDArray[np.int64]

@@ -173,7 +173,7 @@ class SegmentHistory:
         return stream, address, event, change, np.flatnonzero(np.append(differs, True))
 
     def _mapped(self, event: int) -> NDArray[Any]:
-        """Return the merged mapped ranges after an event as `SEGMENT` rows, by undoing later events."""
+        """Return the mapped ranges after an event as `SEGMENT` rows. Adjacent ranges are merged."""
         at_end = self._ranges
         if not len(self._map_events) and not len(at_end):
             return at_end
@@ -209,7 +209,10 @@ def _segment_rows(segments: Segments, rows: Ints) -> NDArray[Any]:
 
 
 def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
-    """Return the index of the segment that contains each address right after the event at the same index, or -1."""
+    """Return the index of the segment that contains each address right after the event at the same index, or -1.
+
+    ``segments`` contains the address, the size, the first event and the end event of each segment, as columns.
+    """
     begin, size, start, end = segments
     result = np.full(len(address), -1, np.int64)
     if not len(begin):

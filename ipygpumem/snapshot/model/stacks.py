@@ -40,7 +40,7 @@ def is_user_file(filename: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a call stack."""
+    """Frame of a call stack: file name, line number (0 if unknown) and function name."""
 
     file: str
     line: int

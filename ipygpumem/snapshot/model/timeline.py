@@ -22,6 +22,7 @@ class Curve:
     """Memory usage after each event, as int64 columns. The first row is the usage before the first event.
 
     Attributes:
+        device: Device index.
         what: ``"requested"``, ``"allocated"`` or ``"reserved"``.
         times: Timestamps of the events in microseconds since the Unix epoch, without a value for the first row.
         bytes: Memory usage in bytes.
@@ -68,6 +69,7 @@ class Timeline:
     """Events and allocations of one device.
 
     Attributes:
+        trace: Events as columns.
         allocations: Allocations that occur in the events or that are alive at the end.
         gaps: Counts of missing and contradictory events.
         end_active: Total rounded size of the active blocks at the end, as ``active_bytes`` in PyTorch's statistics;
@@ -147,7 +149,7 @@ class RecordingGaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocations:
-    """One row per allocation of a device.
+    """Allocations of a device as columns.
 
     Allocations in the events precede those that occur only in the segments. They are ordered by address and time.
 

@@ -69,6 +69,8 @@ class RegionRepetition(Serializable):
     """One repetition of an annotated region.
 
     Attributes:
+        name: Name of the region.
+        repetition: Number of earlier repetitions.
         first: Event after which the region begins, as in `Snapshot.leaks`.
         last: Last event in the region.
         before, after: Requested bytes before the region and at its end.

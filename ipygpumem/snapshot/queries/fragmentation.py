@@ -49,6 +49,7 @@ class Fragmentation(Serializable):
         derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because neither the file
             nor the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are
             then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
+        fit: Whether and where an allocation of a given size fits; None if no size was given.
     """
 
     device: int
@@ -144,6 +145,8 @@ class OomAnalysis(Serializable):
     Attributes:
         asked: Requested size in bytes, rounded by the allocator.
         device_free: Free device memory in bytes when the allocation failed; None if not recorded.
+        memory: Free memory inside the segments when the allocation failed.
+        reason: Sentences that explain why the allocation failed.
     """
 
     device: int

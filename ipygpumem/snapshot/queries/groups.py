@@ -36,6 +36,8 @@ class Group:
     """Allocations with a common property.
 
     Attributes:
+        label: Text that describes the property.
+        bytes, count: Total size in bytes, and number of the allocations.
         file: Source file when grouping by line, function or file.
         line: Line number when grouping by line.
         name: Name of the function when grouping by line or function.

@@ -52,6 +52,7 @@ class RequestedBytesPeak(Serializable):
         requested: Maximum in bytes, including freed blocks that another stream still uses.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.
+        live: Allocations that are alive at the peak.
     """
 
     device: int = field(metadata={"key": None})

@@ -40,6 +40,7 @@ class EntryBatch:
     """All candidate entries with the same keys in a part of the file.
 
     Attributes:
+        start, end: Position of the first byte of each entry, and position after the last byte.
         memo_before: Number of objects that the preceding entries add to the memo. The last element is the total.
         values: Columns by key. Integers are stored directly. Other values are stored as a memo index, as `NONE`, or as
             -1 - k for a value written inside the entry, where k is its index in ``inline[key]``.

@@ -52,7 +52,7 @@ def expandable_pools(
 
     Args:
         snapshot: The snapshot, which contains the pools of the segments at the end.
-        timeline: The events and allocations.
+        timeline: Events and allocations.
         initial: Segments before the first event, as in `AllocatorState`.
         pool_id: Index of the pool of each allocation; -1 if it is unknown.
         settings: Settings with which the recording was made.

@@ -24,7 +24,7 @@ class BlockPool:
 
     Attributes:
         id: Index of the private pool; the default pool has the lowest index.
-        stream: The raw stream handle.
+        stream: Raw stream handle.
         small: Whether the pool serves requests of at most 1 MiB.
         private: Whether this is a private pool, such as that of a CUDA graph.
         expandable: Whether the pool can have expandable segments. Before PyTorch 2.5, private pools could not.

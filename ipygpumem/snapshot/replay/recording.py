@@ -68,7 +68,7 @@ class Recording:
         device: Device index.
         timeline, trace: Timeline and events of the device.
         allocations: Allocations of the device.
-        snapshot: The snapshot that contains the recording.
+        snapshot: Snapshot that contains the recording.
         operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
             bitwise complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
         events: Event of each operation, as int32.
@@ -79,8 +79,8 @@ class Recording:
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
-            none failed, on the limit of reserved memory. They are equal if it is known; the upper bound is None if no
-            request failed and no cached segments were freed in order to serve a request.
+            none failed, on the limit of reserved memory. The bounds are equal if the limit is known; the upper bound is
+            None if no request failed and no cached segments were freed in order to serve a request.
         by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
         last_failed: Event of the last out-of-memory error; None if there is none.
         problem: Reason why the recording cannot be replayed; empty if it can be.
@@ -289,7 +289,7 @@ class Recording:
 
     @cached_property
     def following(self) -> dict[int, int]:
-        """For each segment event, the event after this and the segment events that directly follow."""
+        """For each segment event, the first later event that is not a segment event."""
         events = self.trace.events(*_SEGMENT_EVENTS)
         ends = events[np.diff(events, append=-2) != 1]
         return dict(zip(events.tolist(), (ends[np.searchsorted(ends, events)] + 1).tolist(), strict=True))

@@ -81,13 +81,13 @@ class Replay:
 
     @cached_property
     def reserved(self) -> Curve:
-        """Reserved memory after each event. After a failure that ended the replay, it is constant."""
+        """Reserved memory after each event. After a failure that ended the replay, the curve is constant."""
         values = self._run.reserved(recorded=self._recorded)
         return Curve(self.device, "reserved", self._run.recording.trace.time, values)
 
     @cached_property
     def allocated(self) -> Curve:
-        """Total size of the blocks in use after each event. After a failure that ended the replay, it is constant."""
+        """Total size of the blocks in use after each event. The curve is constant after a failure ended the replay."""
         return Curve(self.device, "allocated", self._run.recording.trace.time, self._run.allocated())
 
     @cached_property
@@ -121,16 +121,16 @@ class Replay:
     def smallest_capacity(self) -> int:
         """Smallest limit of reserved memory for which a replay served all requests.
 
-        The limit can be below the peak of reserved memory, as PyTorch frees cached segments before a request fails. For
-        most recordings of fewer than 100,000 events, replays confirmed that a limit 2 MiB lower, and a few even lower
-        ones, are not sufficient. For other recordings, the value is an upper bound. A larger limit is not always
-        sufficient: see ``failing_capacity``.
+        The limit can be below the peak of reserved memory, because PyTorch frees cached segments before a request
+        fails. For most recordings of fewer than 100,000 events, replays confirmed that a limit that is 2 MiB lower, and
+        a few limits below it, are not sufficient. For other recordings, the value is an upper bound. A larger limit is
+        not always sufficient: see `failing_capacity`.
         """
         return min([self._capacities.limit, *self._sufficient])
 
     @property
     def failing_capacity(self) -> int | None:
-        """Largest limit above ``smallest_capacity`` for which a replay failed; None if none of those tested did."""
+        """Largest limit above `smallest_capacity` for which a replay failed; None if no tested limit failed."""
         return self._capacities.failing
 
     @cached_property
@@ -198,7 +198,7 @@ class Replay:
         return int(in_use.max())
 
     def _is_as_recorded(self, capacity: int) -> bool:
-        """Return whether all requests would be served at the recorded addresses, which are unknown otherwise."""
+        """Return whether all requests would be served within a limit at their recorded addresses."""
         by_fraction = self._by_fraction and (self.settings.expandable or self.settings.collection_threshold > 0)
         depends = by_fraction or self._run.recording.reached_limit
         return self._recorded and not self.reason and not depends and capacity >= self.reserved_peak

@@ -58,10 +58,10 @@ class ReplayRun:
 
     Attributes:
         recording: Recording that was replayed.
-        allocator: The allocator after the last request.
+        allocator: Allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.
-        failure: The request at which the replay ended, because it failed although the recording served it. If there is
+        failure: Request at which the replay ended, because it failed although the recording served it. If there is
             none, the last recorded out-of-memory error if its request failed again; otherwise None.
         served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
             The block is freed right after this event, because it is unknown how the program would have used it.

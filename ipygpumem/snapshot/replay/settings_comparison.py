@@ -45,15 +45,15 @@ class SettingsComparison:
         name: Name of the snapshot.
         device: Device index.
         verification: Comparison of the recording with its replay.
-        recorded: The recorded settings.
-        alternatives: The other settings, from best to worst.
-        equivalent: Settings that are not listed because every request is served as with other settings, with these
-            other settings: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
+        recorded: Recorded settings.
+        alternatives: Other settings, from best to worst.
+        equivalent: Dict from settings that were not replayed, because every request is served as with other settings,
+            to these other settings: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
-        capacity: The given capacity; None if there was none.
-        blockers: The blocks in use that prevented the last failed request from being served or, if no request failed,
+        capacity: Given capacity; None if there was none.
+        blockers: Blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
             the blocks that prevent this request from being served. None if the requests that failed in the recording
             are served within the capacity, if at least 95% of the reserved memory was in use, or if the replay does
@@ -77,7 +77,7 @@ class SettingsComparison:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether memory ran short in the recording, so that it does not show the reserved memory without a limit."""
+        """Whether the recording does not show the reserved memory without a limit, because memory ran short."""
         recording = self.verification.recording
         if recording.settings.collection_threshold and not self.failed:  # segments are also freed earlier
             return self.verification.run.allocator.retries + self.verification.run.unknown_retries > 0

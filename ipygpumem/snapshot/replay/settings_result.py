@@ -14,7 +14,7 @@ class SettingsResult:
     """Result of replaying a recording with other allocator settings.
 
     Attributes:
-        settings: The settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
+        settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
         replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
         peaks: For the recorded settings, the recorded peak of reserved memory, twice. For other settings,
             ``reserved_range`` of the replay; for a long recording, only the peak of this replay if they save less than

@@ -20,7 +20,7 @@ STEP = 2 * MIB
 
 
 class SmallestCapacity(NamedTuple):
-    """Result of a search. Sizes are in bytes.
+    """Result of a search for the smallest limit of reserved memory. Sizes are in bytes.
 
     Attributes:
         limit: Smallest limit that was found to be sufficient.

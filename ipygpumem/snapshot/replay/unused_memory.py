@@ -22,8 +22,8 @@ class UnusedMemory(Serializable):
     Attributes:
         event: Event of the peak.
         reserved: Reserved memory.
-        requested: Requested bytes of the blocks in use. For a recorded out-of-memory error, which contains only the
-            rounded size, this size.
+        requested: Requested bytes of the blocks in use. The request of a recorded out-of-memory error is included with
+            its rounded size, because the file does not contain its requested size.
         rounding: Bytes that were added to requests by rounding.
         not_split: Remainders of blocks in use that were too small to be split off.
         used_later: Free memory that served a later request.

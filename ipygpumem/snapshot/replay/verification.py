@@ -32,8 +32,8 @@ class Verification:
     """Comparison of a recording with its replay under the recorded settings.
 
     Attributes:
-        recording: The recording.
-        run: The replay.
+        recording: Recording that was replayed.
+        run: Result of the replay.
         difference: Description of the first difference; empty if there is none.
         largest_error: Largest difference in reserved memory in bytes, over all events.
     """
@@ -105,7 +105,7 @@ def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int
 
 
 def expected_seconds(timeline: Timeline) -> float:
-    """Return an upper estimate of the duration of a replay.
+    """Return an upper estimate of the duration of a replay in seconds.
 
     A replay takes long if a file has very many blocks or segments, because each allocation or free moves items in a
     list of free blocks, and freeing segments and failed requests iterate over the free blocks of all pools.
@@ -148,7 +148,7 @@ def cached_verification(snapshot: SnapshotData, device: int, seconds: float | No
 
 
 def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings) -> list[str]:
-    """Return what a recording does not contain about the last request that failed."""
+    """Return descriptions of missing data about the last request that failed."""
     reasons = []
     if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
         reasons.append("the file does not contain the pool of the failed request, which may be a private one")

@@ -118,7 +118,7 @@ class StepEdit:
         return np.concatenate(times), np.concatenate(amounts)
 
     def apply(self, *, keeps_state: bool = True) -> StepPredictor:
-        """Return the changed step. ``keeps_state`` is described in `StepPredictor`."""
+        """Return a predictor of the changed step. ``keeps_state`` is described in `StepPredictor`."""
         return StepPredictor(self._model(), EditedRequests(self), keeps_state=keeps_state)
 
     def _not_left_over(self) -> NDArray[np.bool_]:

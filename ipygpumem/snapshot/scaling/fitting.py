@@ -1,4 +1,4 @@
-"""Allocations of several runs of a step, matched one by one, and their sizes as functions of the size of the step."""
+"""Matching of the allocations of several runs of a step, whose sizes are fitted as functions of the step's size."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) 
 
     Args:
         runs: All runs, in the order in which they were recorded.
-        matched: The runs from which the step is predicted.
+        matched: Runs from which the step is predicted.
         rows: Row of each block after the last run, in the timeline of this run.
     """
     origins: dict[int, _BlockOrigin] = {}  # the allocations that exist before a run, by ID

@@ -38,7 +38,7 @@ class AllocationDeviation(Serializable):
 
     Attributes:
         line: Label of the line of code that allocated the memory.
-        predicted, recorded: The two sizes.
+        predicted, recorded: Predicted size and recorded size.
     """
 
     line: str

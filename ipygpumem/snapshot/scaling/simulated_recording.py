@@ -48,7 +48,7 @@ class SimulatedRecording:
         numbers: Execution counts of cells by file name.
 
     Attributes:
-        step: The recorded step. Cached memory is freed after it.
+        step: Recorded step. Cached memory is freed after it.
         allocated: Highest allocated memory in bytes.
         reserved: Highest reserved memory in bytes.
     """

@@ -98,7 +98,7 @@ class SizeModel:
 
 
 def _basis(points: tuple[int, ...], at: int) -> Floats:
-    """Return the values of Newton's basis polynomials."""
+    """Return the values of Newton's basis polynomials for the nodes ``points``, at the size ``at``."""
     return np.cumprod([1.0, *(at - point for point in points[:-1])]).astype(np.float64)
 
 

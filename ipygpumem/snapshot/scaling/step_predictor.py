@@ -103,7 +103,7 @@ class StepPredictor:
         The step also fits with the upper bounds of workspaces of irregular size.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string.
-        ``margin``: Share of the capacity that must remain unused.
+        ``margin``: Fraction of the capacity that must remain unused.
         ``after_release``: Whether to include sizes that fit only after PyTorch frees cached segments.
         ``settings``: Allocator settings, as in `predict`.
         """
@@ -224,7 +224,7 @@ class RecordedStepPredictor(StepPredictor):
         state: InitialState | None = None,
         runs: Iterable[tuple[Size, StepRecording]] = (),
     ) -> RecordedStepPredictor:
-        """Predict a step from recordings of the step at small sizes.
+        """Create a predictor from recordings of the step at small sizes.
 
         Args:
             recordings: Sizes and recordings. Two sizes are needed for each axis, three for a quadratic one, and all
@@ -233,7 +233,7 @@ class RecordedStepPredictor(StepPredictor):
             axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
                 ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
                 a sequence of these strings is also accepted.
-            state: The state from which the step will start; by default the state after the last of ``recordings``.
+            state: State from which the step will start; by default the state after the last of ``recordings``.
             runs: All runs of the step up to ``state``, in order, if there were no other runs in between.
 
         Raises:

@@ -139,10 +139,7 @@ class StepRequests:
         return np.cumsum(change, axis=0)[:-1]
 
     def live(self, event: int) -> tuple[Ints, Ints]:
-        """Return the indices of the live allocations and of the live blocks of the initial state after an event.
-
-        The allocations are those of the step.
-        """
+        """Return the indices of the step's live allocations and of the initial state's live blocks after an event."""
         own, older = (self.start <= event) & (self.end > event), self.block_ends > event
         resized = self.leftovers.sources[older & self.resized]
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)

@@ -78,7 +78,7 @@ def smallest_set(
     """Return the smallest set of blocks to free, or None if no set is found.
 
     Args:
-        result: The replay up to the request.
+        result: Replay up to the request.
         segments: Segments with blocks in use, except those of private pools that do not serve the request.
         serving: Index of the pool that serves the request.
         rounded: Rounded size of the request in bytes.

@@ -55,11 +55,12 @@ def blocks_to_unmap(
     """Return the rows of the smallest set of blocks to free; None if no set is sufficient or the search takes too long.
 
     Args:
-        result: The replay up to a failed request.
+        result: Replay up to a failed request.
         rows: Rows of the blocks that may be freed: those of the default pools in expandable segments.
-        limit: Largest size in bytes of the mapped pages with these blocks and, with ``request``, of its pages.
+        limit: Maximum total size in bytes of the pages that remain mapped: pages with these blocks and, if ``request``
+            is given, pages for the request.
         request: Pool index and rounded size of the request, which is served from a part of an address range of this
-            pool, between blocks that are kept; None if its pages do not count.
+            pool, between blocks that are not freed; None if its pages are not included in the limit.
     """
     by_range = _by_range(result, rows)
     if sum(result.sizes[row] // size for _, size, inside in by_range for row in inside) > _MAX_PAGES:
