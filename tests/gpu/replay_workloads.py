@@ -380,6 +380,7 @@ def main():
         values["same_requests"] = int(different[0]) if len(different) else count
     replay = snapshot.replay()
     values |= {"grade": replay.grade, "reason": replay.reason, "replayed_peak": replay.reserved_peak}
+    values["replayed_retries"] = replay.retries
     (arguments.directory / "result.json").write_text(json.dumps(values), encoding="utf-8")
     if arguments.predict is not None:
         values["predictions"] = predictions(snapshot, arguments.predict)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def results(most_of_the_gpu):
-    return measure(Namespace(names=[], json=None, jobs=14, seconds=180))
+    return measure(Namespace(names=[], json=None, jobs=14, seconds=120))
 
 
 def test_predicted_peaks(results):
@@ -27,3 +27,10 @@ def test_recorded_settings_are_reproduced(results):
     runs = [*recordings, *(case["measured"] for case in results["cases"] if case["workload"] not in pools)]
     # a run that ends with an error may contain no allocations
     assert [run for run in runs if run.get("grade") != "exact" and not run.get("error")] == []
+
+
+def test_retries_are_those_that_pytorch_counted(results):
+    runs = [*results["recordings"], *(case["measured"] for case in results["cases"])]
+    runs = [run for run in runs if run.get("grade") == "exact"]
+    assert [run for run in runs if run["replayed_retries"] not in {None, run["retries"]}] == []
+    assert any(run["replayed_retries"] for run in runs)

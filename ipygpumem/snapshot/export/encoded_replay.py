@@ -30,9 +30,10 @@ class EncodedReplay:
     """Replay of a device, encoded for the viewer.
 
     Attributes:
-        facts: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events) and ``pools``
-            (index of the private pool, stream, and whether the pool is for small blocks). If the device cannot be
-            replayed: ``settings`` and ``problem``.
+        facts: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events), ``served``
+            (events of recorded out-of-memory errors whose requests are served, with their sizes) and ``pools`` (index
+            of the private pool, stream, and whether the pool is for small blocks). If the device cannot be replayed:
+            ``settings`` and ``problem``.
         columns: ``address`` and ``size`` of the block of each allocation, ordered by start event. The other columns
             describe the segments that existed before the first event (event -1) and all later changes: ``event``,
             ``action``, ``segment`` (its address), ``bytes``, and ``pool``, an index in ``pools`` (-1 for freed
@@ -74,13 +75,15 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
 
 def _encode(result: Replay, settings: str) -> EncodedReplay:
     run = result._run  # noqa: SLF001 (the blocks and segments of the result)
-    order = np.argsort(run.recording.allocations.start, kind="stable")
+    recording = run.recording
+    order = np.argsort(recording.allocations.start, kind="stable")
     changes = np.asarray(list(_changes(run, result.settings)), np.int64).reshape(-1, len(_CHANGE))
     facts = {
         "settings": settings or "default settings",
         "reason": result.reason,
         "end": run.end,
-        "pools": [[pool.id, pool.stream, int(pool.small)] for pool in run.recording.pools],
+        "served": [[event, recording.trace.size[event].item()] for event in run.served],
+        "pools": [[pool.id, pool.stream, int(pool.small)] for pool in recording.pools],
     }
     blocks = {"address": np.asarray(run.addresses, np.int64)[order], "size": np.asarray(run.sizes, np.int64)[order]}
     return EncodedReplay(facts, {**blocks, **dict(zip(_CHANGE, changes.T, strict=True))})

@@ -48,7 +48,7 @@ test("a replay that ends early has no reserved memory after its end", () => {
     [0, 0, 0],
     [0, 7, 1],
   ];
-  const replay = { settings: "x:1", reason: "a guess", end: 3, pools };
+  const replay = { settings: "x:1", reason: "a guess", end: 3, pools, served: [[2, 3 * MIB]] };
   const snapshot = createSnapshot(events, rows, { columns, device: { replay } });
   const [device] = snapshot.devices;
   assert.deepEqual([...device.replay.reserved.bytes], [24, 24, 32, 16, Number.NaN]);
@@ -70,8 +70,9 @@ test("a replay that ends early has no reserved memory after its end", () => {
     last.segments.map(({ segment, blocks }) => [segment.address, segment.size, blocks.length, blocks[0].rounded]),
     [[64, 16, 1, 6]],
   );
-  assert.deepEqual(last.sentences.slice(0, 2), [
+  assert.deepEqual(last.sentences.slice(0, 3), [
     "The replay ends before event 3, at which a request fails.",
+    "The request of 3.0 MiB that failed in the recording is served at this event; its block is not shown.",
     "Replayed with x:1, approximately: a guess.",
   ]);
 });

@@ -4,6 +4,7 @@ import { getOrCreate } from "../../data/collections.js";
 import { Curve } from "./curve.js";
 import { coveredRanges, stateOf } from "./segment-history.js";
 import { ACTION, BEFORE, read } from "./trace.js";
+import { size as formatSize } from "../../data/units.js";
 
 /**
  * @typedef {import("./segment-history.js").Segment} Segment
@@ -11,6 +12,7 @@ import { ACTION, BEFORE, read } from "./trace.js";
  * @property {string} settings
  * @property {string} reason why the replay is not exact; empty if it is
  * @property {number} end the number of replayed events
+ * @property {[number, number][]} served events of out-of-memory errors whose requests are served, with their sizes
  * @property {[number, number, number][]} pools index of the private pool, stream, and 1 for the pool for small blocks
  */
 
@@ -81,7 +83,7 @@ export class Replay {
   /** The state right after an event. @param {number} event @param {import("./snapshot.js").Snapshot} snapshot */
   at(event, snapshot) {
     const { allocations, checkpoints } = this.device;
-    const { settings, reason, end } = this.facts;
+    const { settings, reason, end, served } = this.facts;
     const last = Math.min(event, end - 1);
     const { address, size } = this.blocks;
     const blocks = Array.from(checkpoints.live(last))
@@ -98,6 +100,12 @@ export class Replay {
     const state = stateOf(last, this.segments(last), blocks, false, snapshot);
     if (!state.segments.length) state.sentences = ["There are no segments at this event."];
     state.sentences.unshift(`Replayed with ${settings}${reason && `, approximately: ${reason}`}.`);
+    const request = served.find(([error]) => error === last);
+    if (request) {
+      // it has no allocation whose details could be shown
+      const text = `The request of ${formatSize(request[1])} that failed in the recording is served at this event`;
+      state.sentences.unshift(`${text}; its block is not shown.`);
+    }
     if (event > last) state.sentences.unshift(`The replay ends before event ${end}, at which a request fails.`);
     return state;
   }
