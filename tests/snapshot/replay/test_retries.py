@@ -29,8 +29,8 @@ def record(settings, limit, seed, *, stacks=True):
         allocator.free(0, address, whole)
 
     for line in range(10, 210):
-        requested = generator.randrange(12, 70) * MIB
-        while sum(whole for _, whole, _ in live.values()) + requested > limit * 2 // 3:
+        requested = generator.randrange(24, 90) * MIB
+        while sum(whole for _, whole, _ in live.values()) + requested > limit * 3 // 4:
             free()
         known = len(allocator.events)
         failed = False
@@ -77,21 +77,21 @@ SETTINGS = ["", "max_split_size_mb:24", "garbage_collection_threshold:0.6", "gar
 def test_retries(settings):
     """They are counted, or unknown if garbage collection may have freed all cached segments."""
     counts = []
-    for seed in range(6):
-        recording, retries = record(settings, 400 * MIB, seed)
+    for seed in range(10):
+        recording, retries = record(settings, 240 * MIB, seed)
         replay = Snapshot.load(recording).replay()
         assert replay.grade == "exact"
-        assert replay.retries in ({retries, None} if settings.endswith("0.9") else {retries})
+        assert replay.retries in ({retries, None} if settings.startswith("garbage") else {retries})
         assert (replay.retries is None) == bool(replay.retries_reason)
-        with_limit = Snapshot.load(recording | {"ipygpumem": {"devices": [{"limit": 400 * MIB}]}}).replay()
+        with_limit = Snapshot.load(recording | {"ipygpumem": {"devices": [{"limit": 240 * MIB}]}}).replay()
         assert (with_limit.grade, with_limit.retries, with_limit.retries_reason) == ("exact", retries, "")
         counts.append(retries)
-    assert len(set(counts)) > 1
+    assert any(counts)
 
 
 def test_retries_without_stacks():
     """They cannot be distinguished from calls to ``empty_cache``."""
-    recording, retries = record("", 400 * MIB, 1, stacks=False)
+    recording, retries = record("", 240 * MIB, 1, stacks=False)
     replay = Snapshot.load(recording).replay()
     assert retries > 0
     assert (replay.grade, replay.retries) == ("exact", None)
