@@ -1,4 +1,4 @@
-"""The plan of a measurement with the collectors that its options require."""
+"""Creation of the plan of a measurement, with the collectors that its options require."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def make_plan(
 ) -> Plan:
     """Create the plan of a measurement.
 
-    ``lines``: Functions to list line by line in addition to the measured code; None omits the list.
-    ``all_functions``: Whether to list every notebook function that the measured code called.
-    ``peak_lines``: Whether to report memory at the peak by line of code if the recording is saved.
-    ``every_cell``: Whether the plan results from settings, which apply to every cell, instead of options. If so, other
-    processes are reported only if their memory usage changed, and limits alone do not start a recording.
+    ``lines`` contains functions to list line by line in addition to the measured code; None omits the listings.
+    ``all_functions`` is whether to list all functions of the notebook that the measured code called. ``peak_lines`` is
+    whether to report memory at the peak by line of code if the recording is saved. ``every_cell`` is whether the plan
+    is based on settings, which apply to every cell, rather than on options: other processes are then reported only if
+    their memory usage changed, and limits alone do not start a recording.
 
     Raises:
         RecordingError: Lines, modules or a snapshot are requested, but allocation history cannot be recorded.

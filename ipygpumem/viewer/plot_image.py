@@ -32,7 +32,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
-"""For each unit of time: the shortest span for which it is used and its length, both in seconds, and its symbol."""
+"""For each unit of time: the shortest span for which it is used, its length in seconds, and its symbol."""
 
 
 def style() -> contextlib.AbstractContextManager[None]:
@@ -43,7 +43,10 @@ def style() -> contextlib.AbstractContextManager[None]:
 
 
 class PlotLayout:
-    """White figure with positions in CSS pixels from the upper left. A CSS pixel is ``scale`` image pixels wide."""
+    """A white figure whose elements are positioned in CSS pixels from its upper left corner.
+
+    ``scale`` is the number of image pixels per CSS pixel.
+    """
 
     def __init__(self, height: int, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -225,7 +228,7 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw an image at the first of ``scales`` whose PNG file has at most `MAX_BYTES`, or at the last."""
+    """Draw an image at the first of ``scales`` at which its PNG file has at most `MAX_BYTES` bytes, or at the last."""
     import_library("matplotlib", "images")
     with style():
         for scale in scales:

@@ -1,4 +1,4 @@
-"""Pixels and colors of a device's allocations, which a plot shows as stacked areas.
+"""Pixels and colors of the stacked areas that show the allocations of a device in a plot.
 
 Each pixel column represents a range of events and shows the state with the most requested memory in this range. The
 allocations that are live in this state are stacked in order of allocation. Allocations at least one pixel high are
@@ -137,7 +137,7 @@ def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
 
 
 class LegendEntry(NamedTuple):
-    """A line of code with its requested memory at the peak, its percentage of the peak and its color (``#rrggbb``)."""
+    """A line of code, its requested memory at the peak in bytes, its share of the peak and its color (``#rrggbb``)."""
 
     label: str
     bytes: int

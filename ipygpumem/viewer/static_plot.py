@@ -1,4 +1,4 @@
-"""Static image of a snapshot on a white background, which shows every peak (see `stacked_allocations`)."""
+"""Static image of a snapshot on a white background, in which every peak is visible (see `stacked_allocations`)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class _SnapshotPlot:
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
     def _draw_cells(self, layout: PlotLayout, columns: PixelColumns) -> None:
-        """For each cell, draw a band above the plot from its first to its last event."""
+        """Draw a band for each cell above the plot, from its first to its last event."""
         strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(columns)))
         time = self.timeline.trace.time
         labels: list[tuple[int, int, str]] = []

@@ -22,7 +22,7 @@ MAX_BYTES = 4_000_000  # maximum size of a message in bytes; some servers reject
 
 
 def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
-    """Send the result of ``answer`` with the ID of the request, or an ``"error"`` if it raises an exception."""
+    """Send the result of the function ``answer`` with the ID of the request, or an error message if it fails."""
     del buffers
     request = request if isinstance(request, dict) else {}
     try:

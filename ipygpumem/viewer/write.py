@@ -1,4 +1,4 @@
-"""The viewer's HTML page and images: writing them to files, and opening pages in a browser.
+"""Write the viewer's HTML pages and images to files, and open pages in a browser.
 
 The page is a single file that requires neither a network connection nor Python. It contains the viewer's script and the
 base64-encoded data. Its Content-Security-Policy allows only this script, identified by its hash, and ``blob:`` URLs for
@@ -68,7 +68,7 @@ data from the network.</noscript>
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """Encoded data for a page, such as the result of `Snapshot.encode`, together with its display name."""
+    """Encoded data for a page, such as the result of `Snapshot.encode`, and its display name."""
 
     name: str
     data: bytes
@@ -173,7 +173,10 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a temporary page, which another process deletes later, and open it. Return ``(path, opened)``."""
+    """Write a temporary page, which another process deletes later, and open it in a browser.
+
+    Return the path of the page, and whether a browser was found.
+    """
     _delete_old_pages()
     try:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX))

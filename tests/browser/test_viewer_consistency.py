@@ -168,7 +168,7 @@ def test_lower_bounds_are_marked(viewing, small):
     view.page.locator(".tooltip", has_text="\N{GREATER-THAN OR EQUAL TO} ").wait_for(timeout=60_000)
     view.plot.focus()
     view.page.keyboard.press("?")
-    assert "paler tone" in view.page.locator("dialog").inner_text()
+    assert "paler shade" in view.page.locator("dialog").inner_text()
 
 
 def test_small_peak_is_not_shown_as_zero(viewing, tmp_path_factory):

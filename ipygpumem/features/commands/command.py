@@ -1,4 +1,4 @@
-"""Specifications of commands and options, with functions that parse arguments and show results."""
+"""Specifications of commands and options, and functions that parse arguments and show results."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ DEVICE = Option(
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
-    """Return the options of a magic that shows a result. The help refers to the result as ``noun``."""
+    """Return the options of a magic that shows a result, to which the help refers as ``noun``."""
     return (
         DEVICE,
         Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),

@@ -30,7 +30,7 @@ def print_error(error: Exception) -> None:
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print to stderr which invalid parts of a file were skipped."""
+    """Print messages about skipped parts of a file to stderr."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 

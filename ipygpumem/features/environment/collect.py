@@ -28,15 +28,21 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment(Serializable):
-    """Software versions, devices and the accuracy of measured values; None for values that do not apply.
+    """Software versions, devices and the accuracy of measured values on this machine.
 
     Attributes:
+        python: Version of Python.
+        system: Operating system and processor architecture.
+        packages: Versions of packages; None for a package that is not installed.
         torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
-        allocator: Value of the environment variable for PyTorch's allocator, such as PYTORCH_ALLOC_CONF.
+        cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch has not been imported.
+        allocator: Value of the environment variable PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF; None if unset.
         nvml: Reason why NVML is unavailable; None if it is available.
+        driver: Version of the NVIDIA driver; None if it is unknown.
         devices: Product name and total memory in bytes of each device listed by NVML.
-        mode: How the memory usage of the first device in use is attributed (see `DeviceReading`), with the reason.
-        accuracy: Accuracy of each kind of value (see `Accuracy.trust`), with the reason.
+        mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason; None if
+            no device is in use.
+        accuracy: Accuracy of each kind of value (see `Accuracy.trust`), and its reason.
     """
 
     python: str
@@ -53,7 +59,7 @@ class Environment(Serializable):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return software versions, devices and the accuracy of values. If ``runtime`` is None, initialize CUDA."""
+    """Return the environment of this process. If ``runtime`` is None, CUDA is initialized to read a device."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)
@@ -88,7 +94,7 @@ def _accuracy(problem: str | None, source: str) -> tuple[str, str]:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return a tuple ``(problem, driver_version, devices)``. ``problem`` is None if NVML is available."""
+    """Return the reason why NVML is unavailable or None, the driver version, and the devices as in `Environment`."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())

@@ -102,7 +102,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return the start time of CUPTI's recording, or None if it is not active; the live bytes by owner; and a note."""
+    """Return the start time of CUPTI's recording, or None if it is inactive; the live bytes by owner; and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:
@@ -114,7 +114,7 @@ def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], str]:
-    """Return a reading, the cached memory of each device, and the reason why reading the cache failed, or ``""``."""
+    """Return a reading, the cached memory by device name, and the reason why the cache could not be read, or ``""``."""
     reading = runtime.reading()
     if allocator.is_recording() and not runtime.active_recording.running:
         return reading, {}, "the cache was not examined because reading it would add an event to your recording"

@@ -1,7 +1,7 @@
-"""Data classes for waterfall charts from the memory in nvidia-smi down to ``torch.cuda.memory_allocated()``.
+"""Data classes for waterfall charts from the memory shown by nvidia-smi to ``torch.cuda.memory_allocated()``.
 
-Between two totals, the parts add up exactly to the difference. Memory that is counted twice is a negative part. The
-cached memory that ``torch.cuda.empty_cache()`` would release is calculated here.
+The parts between two totals add up exactly to their difference. Memory that is counted twice is a negative part. This
+module also computes the cached memory that ``torch.cuda.empty_cache()`` would release.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import VISIBLE, size
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""Kind of a step: ``total`` or, for a part, the kind of memory. It determines the color of the bar."""
+"""Kind of a step: ``total`` or, for a part, the kind of its memory. It determines the color of the bar."""
 
 NVIDIA_SMI = "nvidia-smi shows"
 LISTED_TWICE = "listed twice"
@@ -35,7 +35,12 @@ class ExplanationStep:
     """A total or a part in a waterfall chart.
 
     Attributes:
-        amount: Size in bytes; None if unknown.
+        label: Name of the step.
+        kind: Kind of the step.
+        amount: Size in bytes; None if it is unknown.
+        grade: Accuracy of ``amount``.
+        todo: Advice on reducing the size; empty if there is none.
+        note: Additional information; empty if there is none.
     """
 
     label: str
@@ -48,10 +53,13 @@ class ExplanationStep:
 
 @dataclass(frozen=True, slots=True)
 class DeviceExplanation(Serializable):
-    """Memory usage of one device or of host memory.
+    """Waterfall chart of the memory usage of one device or of the host.
 
     Attributes:
+        device: Name of the device, or ``host``.
+        label: Product name of the device.
         steps: Totals in descending order, with the parts between them.
+        notes: Sentences about the values.
     """
 
     device: str
@@ -68,7 +76,7 @@ class DeviceExplanation(Serializable):
 
     @property
     def totals(self) -> list[ExplanationStep]:
-        """The totals, from the whole device to the tensors."""
+        """Totals in descending order, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
@@ -158,7 +166,7 @@ class CachedMemory:
 
 
 def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
-    """Return the cached memory of a device, given the allocator's list of segments and the index of the device."""
+    """Return the cached memory of the device with this index, given the allocator's list of segments."""
     values: Counter[str] = Counter()
     pools, expandable = set(), False
     for segment in segments:

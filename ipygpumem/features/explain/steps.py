@@ -35,7 +35,7 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory of one library or memory pool outside PyTorch, in bytes. ``managed`` is True for CUDA managed memory."""
+    """Memory of one library or memory pool outside PyTorch, in bytes. ``managed`` is true for CUDA managed memory."""
 
     name: str
     amount: int
@@ -63,8 +63,8 @@ def device_waterfall(
 ) -> DeviceExplanation:
     """Return the waterfall chart of a device.
 
-    The baseline is ignored if it is for another device. ``kernels`` is False if CUPTI's records in ``named`` include
-    the memory of the first kernels, which was measured at the baseline. ``recorded`` is True if CUPTI records
+    The baseline is ignored if it is that of another device. ``kernels`` is false if CUPTI's records in ``named``
+    include the memory of the first kernels, which was measured at the baseline. ``recorded`` is true if CUPTI records
     allocations. ``cache_problem`` is the reason why ``cache`` is None.
     """
     if baseline is not None and baseline.device != reading.name:

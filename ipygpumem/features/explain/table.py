@@ -1,4 +1,4 @@
-"""Text and HTML representations of waterfall charts, in which each bar starts where the previous bar ends.
+"""Waterfall charts as text and HTML, in which each bar starts where the previous bar ends.
 
 In HTML, the bars are colored elements because GitHub and, in untrusted notebooks, Jupyter remove SVG images.
 """

@@ -1,4 +1,4 @@
-"""Delete variables, outputs and the last exception of a notebook, and all references to them that IPython keeps.
+"""Delete variables, outputs and the last exception of a notebook, and all references to them in IPython.
 
 For post-mortem debugging, the frames of the last exception stay alive, together with their local variables. References
 to these frames are in ``sys.last_*``, in IPython's traceback handlers and debugger, and in the result of the last cell.
@@ -28,7 +28,10 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def delete_outputs(shell: Any) -> list[str]:
-    """Delete all outputs (``Out``, ``_``, ``__``, ``___``, variables such as ``_3``). Return what was deleted."""
+    """Delete all outputs: ``Out``, ``_``, ``__``, ``___`` and variables such as ``_3``.
+
+    Return descriptions of the deleted objects.
+    """
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -81,7 +84,10 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables and references to their values in outputs and the last exception. Return what was deleted."""
+    """Delete variables, and references to their values in outputs and in the last exception.
+
+    Return descriptions of the deleted objects.
+    """
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
     freed_items = []
@@ -102,7 +108,11 @@ def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
 
 
 def _find_references(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
-    """Find references to a value in ``Out``, variables such as ``_``, the last result and the last exception."""
+    """Return the references to a value from outputs and from the last exception.
+
+    The result is a tuple of the keys of ``Out``, the names of variables such as ``_``, whether the last result refers
+    to the value, and whether the last exception does.
+    """
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
     return (
@@ -126,7 +136,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def delete_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception. Return a description of the exception if there was one."""
+    """Delete all references to the last exception. Return a list that describes it; empty if there was none."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

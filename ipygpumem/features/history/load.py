@@ -1,4 +1,4 @@
-"""Read reports from logs, JSON lists and notebooks, which may be truncated or malicious, and append them to logs."""
+"""Read reports from logs, JSON files and notebooks, which may be truncated or malicious, and append them to logs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ _NOTEBOOK_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class SessionRows:
-    """Report rows from one session, log or notebook.
+    """The report rows of one session, log or notebook.
 
     Attributes:
-        faults: Messages about skipped parts of the file.
+        name: Name of the file, or ``this session``.
+        rows: The rows.
+        faults: Messages about invalid parts of the file, which were skipped.
         dropped: Number of older reports that the session has discarded.
     """
 
@@ -44,7 +46,10 @@ class SessionRows:
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """Yield the reports in a file. Errors in reports are appended to ``faults`` or, if ``faults`` is None, raised."""
+    """Yield the reports in a log or JSON file.
+
+    Messages about invalid reports are appended to ``faults``. If ``faults`` is None, they are raised as `ReportError`.
+    """
     check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
     with open_file(path) as file:
@@ -65,7 +70,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
 
 
 def _add_fault(faults: list[str], message: str) -> None:
-    """Append a message unless there are too many, because a small file can contain millions of invalid reports."""
+    """Append a message unless there are too many messages. A small file can contain millions of invalid reports."""
     if len(faults) < _MAX_FAULTS:
         faults.append(message)
     elif len(faults) == _MAX_FAULTS:
@@ -127,7 +132,7 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def starts_with_report(path: Path) -> bool:
-    """Return whether a file is empty or its first line looks like a report."""
+    """Return whether a file is empty or its first line begins like a report."""
     with open_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
@@ -218,7 +223,11 @@ _MAX_UNWRITTEN = 1000
 
 
 class ReportLog:
-    """Log file to which processes and threads append reports. Raises `OptionError` if it is not a writable log."""
+    """Log file to which several processes and threads can append reports.
+
+    Raises:
+        OptionError: The file is not writable, or contains data other than reports.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = check_path(path, "log", "session.jsonl")
@@ -259,7 +268,7 @@ class ReportLog:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append data. If only part of it can be written, remove that part and raise `OSError`."""
+    """Append data to a file. If only part of the data can be written, remove this part and raise `OSError`."""
     with open_for_appending(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

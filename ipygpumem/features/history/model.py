@@ -1,4 +1,4 @@
-"""Reports as flat rows, one per device, for tables, plots, exports, comparisons, and summaries (core/FORMAT.md)."""
+"""Reports as rows, one per device, for tables, plots, exports, comparisons and notebook metadata (core/FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ class ReportRow:
 
     @property
     def measurement(self) -> str:
-        """Key of the measurement. It is a string, because a file can contain many numbers with the same hash."""
+        """Key of the measurement. It is a string, because a malicious file can contain numbers with equal hashes."""
         return f"{self.time} {self.cell} {self.seconds}"
 
     @property
     def peak_level(self) -> int | None:
-        """Allocated memory at the peak."""
+        """Allocated memory at the peak in bytes; None if it is unknown."""
         if self.peak is None or self.allocated is None or self.held is None:
             return None
         return self.allocated - self.held + self.peak
 
     @property
     def changed(self) -> bool:
-        """Whether the memory usage of this process changed by at least 0.05 MiB or an allocation failed."""
+        """Whether the memory usage of this process changed by at least 0.05 MiB, or an allocation failed."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
@@ -116,7 +116,7 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """Return, for each report, its rows with changes, or its first row if it has none."""
+    """Return the rows with changes of each report, or the first row of a report without changes."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)
@@ -200,7 +200,12 @@ _PATTERNS = {"held": "{} held", "peak": "peak {}", "outside": "outside PyTorch {
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """Rows of the same code and device in two runs, or None. ``row`` is ``after`` or, if that is None, ``before``."""
+    """The rows for the same code and device in two runs.
+
+    Attributes:
+        row: ``after`` or, if it is None, ``before``.
+        before, after: Row in the first and in the second run; None if the run does not contain the code.
+    """
 
     row: ReportRow
     before: ReportRow | None
@@ -237,7 +242,7 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
         if row.cell is not None:
             kernel -= row.cell > next_number  # another kernel has continued the log
             next_number = row.cell
-        # keys are texts, because a file can contain many numbers with the same hash
+        # keys are strings, because a malicious file can contain numbers with equal hashes
         cell = repr(row.cell_id if by_id and row.cell_id else row.cell)
         runs.append((cell, f"{kernel} {row.cell}", row))
     runs.reverse()
@@ -253,7 +258,10 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Return a note on the previous run. Without ``always``, return None if no value differs by ``threshold`` bytes."""
+    """Return a note that compares a report with the report of the previous run of the same code.
+
+    If ``always`` is false, return None unless a value differs by at least ``threshold`` bytes.
+    """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []

@@ -1,4 +1,4 @@
-"""Static plot of a session: for each device, the memory usage after every measurement, the peaks and the capacity."""
+"""Static plot of a session: the memory usage after each measurement, the peaks and the capacity of each device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ class _DevicePanel:
 
 
 def history_plot(rows: Sequence[ReportRow], title: str) -> plot_image.PngImage:
-    """Plot the measurements on each device as bars. Raises `OptionError` if matplotlib is not installed."""
+    """Plot the memory usage after each measurement for each device.
+
+    Raises:
+        OptionError: matplotlib is not installed.
+    """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
     highest = [f"{panel.device}: highest usage {size(int(panel.highest.max()))}" for panel in panels]

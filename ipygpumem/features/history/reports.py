@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_REPORTS = 10_000  # maximum number of reports that a session keeps (about 30 MB); logs are not limited
 _MAX_DETAILED = 100
-"""Maximum number of reports that keep their data on lines and modules, which can be 1000 times as large as the rest."""
+"""Maximum number of reports whose sections on lines and modules are kept, which can be large."""
 _MAX_REPORTS_PER_RUN = 50
 """Maximum number of reports kept for each run of a cell, because code in a cell can measure many statements."""
 
@@ -36,9 +36,9 @@ _PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "
 
 
 class Reports(Sequence["Report"]):
-    """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
+    """A sequence of reports: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000 reports, but `Report.lines` and `Report.modules` only in the newest 100.
+    A session keeps its newest 10,000 reports. `Report.lines` and `Report.modules` are kept only in the newest 100.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
@@ -57,7 +57,7 @@ class Reports(Sequence["Report"]):
             self.append(report)
 
     def append(self, report: Report) -> None:
-        """Add a report at the end."""
+        """Append a report. If the list is full, the oldest report is discarded."""
         if not isinstance(report, Report):  # calling check_argument for every report would take longer
             check_argument("report", report, Report, "a Report")
         reports = self._reports
@@ -78,7 +78,7 @@ class Reports(Sequence["Report"]):
             self._log.write(report)
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return ``(current, previous)``: the reports of this run of the cell and of its previous run."""
+        """Return the reports of the current run of the cell and those of its previous run."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -89,16 +89,16 @@ class Reports(Sequence["Report"]):
     def earlier(self, report: Report) -> Report | None:
         """Return the report of the same measurement in the cell's previous run, or None if there is no such report.
 
-        Call this before `append`, because a report is matched by the number of reports appended for its run so far.
+        This method must be called before `append`, because reports are matched by their position in the run.
         """
         current, previous = self._runs_of(report)
         return previous[len(current)] if len(current) < len(previous) else None
 
     @property
     def log(self) -> str | None:
-        """Path of the file to which each new report is appended as one line of JSON; None if there is no log.
+        """Path of the file to which each new report is appended as a line of JSON; None if there is no log.
 
-        Assigning a path raises `OptionError` if the file cannot be written or contains data other than reports.
+        Assigning a path raises `OptionError` if the file is not writable or contains data other than reports.
         """
         return None if self._log is None else str(self._log.path)
 
@@ -121,10 +121,13 @@ class Reports(Sequence["Report"]):
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
-        """Return the newest report of a cell, which is identified by the number in ``In [n]`` or by its cell ID.
+        """Return the newest report of a cell.
+
+        Args:
+            key: Number in ``In [n]``, or cell ID.
 
         Raises:
-            KeyError: The cell has no report.
+            KeyError: There is no report of this cell.
         """
         for report in reversed(self._reports):
             if key is not None and key in (report.cell, report.cell_id):
@@ -136,7 +139,9 @@ class Reports(Sequence["Report"]):
         return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame with one row per report and device. Sizes have dtype Int64; unknown values are NA.
+        """Return a pandas DataFrame with one row per report and device.
+
+        Sizes are in bytes and have dtype Int64. Unknown values are NA.
 
         Raises:
             OptionError: pandas is not installed.
@@ -144,7 +149,7 @@ class Reports(Sequence["Report"]):
         return data_frame(self.rows())
 
     def to_csv(self, path: _Path | None = None) -> str | None:
-        """Write the rows of `to_pandas` as CSV, or return the CSV text if ``path`` is None.
+        """Write the rows of `to_pandas` to a CSV file, or return the CSV text if ``path`` is None.
 
         Raises:
             OptionError: The file cannot be written.
@@ -157,7 +162,7 @@ class Reports(Sequence["Report"]):
         return _write_or_return(text.getvalue(), path, "reports.csv")
 
     def to_json(self, path: _Path | None = None) -> str | None:
-        """Write all reports as a JSON list for `load_reports`, or return the JSON text if ``path`` is None.
+        """Write all reports to a JSON file for `load_reports`, or return the JSON text if ``path`` is None.
 
         Raises:
             OptionError: The file cannot be written.
@@ -166,7 +171,7 @@ class Reports(Sequence["Report"]):
         return _write_or_return(f"[{items}\n]\n", path, "reports.json")
 
     def to_parquet(self, path: _Path) -> None:
-        """Write the rows of `to_pandas` as a Parquet file.
+        """Write the rows of `to_pandas` to a Parquet file.
 
         Raises:
             OptionError: The file cannot be written or pyarrow is not installed.
@@ -206,11 +211,14 @@ def _write_or_return(text: str, path: _Path | None, example: str) -> str | None:
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     """Load the reports from a log (see ``GPUMem.log``) or from a file written by `Reports.to_json`.
 
-    Invalid reports, such as a line truncated by a crash, raise an error if ``strict`` is true. Otherwise, they are
-    skipped, and `Reports.faults` contains a message about each.
+    Args:
+        path: Path of the file.
+        strict: Whether to raise an error for an invalid report, such as a line that is truncated because of a crash. If
+            false, invalid reports are skipped, and `Reports.faults` contains a message about each.
 
     Raises:
-        ReportError: The file cannot be read, or a report is invalid. The message contains the position of the report.
+        ReportError: The file cannot be read, or ``strict`` is true and a report is invalid. The message contains the
+            position of the report.
     """
     faults: list[str] = []
     from ipygpumem.features.history.load import read_reports  # on first use, as below: to save memory
@@ -231,7 +239,7 @@ class HistoryCollector(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add the note from `previous_run_note`, if any, to a report, add the report to the session, and return it."""
+        """Add a note on the previous run to the report, if any, append the report to the session, and return it."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = previous_run_note(report, previous, self._threshold(), always=self._always)

@@ -1,4 +1,4 @@
-"""Tables of a session's measurements and of the comparison of two runs of a notebook."""
+"""Tables of the measurements of a session, and of the comparison of two runs of a notebook."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """Order and range of the rows on one page of a table.
+    """The order of the rows of a table, and the rows on one of its pages.
 
     Attributes:
         by: Column to sort by in descending order, or ``in`` for execution order, with the newest rows on page 1.
+        number: Page number, starting at 1.
+        size: Number of rows per page.
     """
 
     by: str = "in"
@@ -46,7 +48,11 @@ def descending(value: float | None) -> float:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Filter rows by device name if any names are given; raise `OptionError` if a name has no rows."""
+    """Return the rows of the devices with these names, or all rows if no names are given.
+
+    Raises:
+        OptionError: There are no measurements on a device.
+    """
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing_names = [name for name in names if name not in available]
     if missing_names and available:
@@ -57,7 +63,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with a row per measurement and device, without unchanged rows unless ``page.by`` is ``time``."""
+    """Return a table with one row per measurement and device. Unchanged rows are shown only if sorted by ``time``."""
     listed_rows = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -112,7 +118,7 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:
-    """Return held memory, peak, memory outside PyTorch and duration as text."""
+    """Return the cells of a table row: held memory, peak, memory outside PyTorch and duration."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
@@ -133,9 +139,11 @@ def comparison_tables(
 ) -> list[Table]:
     """Return a table of the second run with the changes from the first run.
 
-    Rows are sorted by the size of the change in the column ``by``, largest first; ``by="in"`` keeps the order of
-    ``pairs``. ``skipped`` contains the number of cell executions skipped in each run because the same cell was executed
-    again later.
+    Args:
+        pairs: Rows of both runs.
+        by: Column by whose absolute change the rows are sorted, largest first; ``"in"`` keeps the order of ``pairs``.
+        names: Names of the runs.
+        skipped: Number of cell executions in each run that are skipped because the cell was executed again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(SORT_COLUMNS[by]) or 0))

@@ -1,4 +1,4 @@
-"""Collector that checks memory limits, and the error for exceeded limits."""
+"""Collector that checks memory limits, and creation of the error for exceeded limits."""
 
 from __future__ import annotations
 

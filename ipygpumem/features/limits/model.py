@@ -1,4 +1,4 @@
-"""Memory limits and the values that exceeded them."""
+"""Limits on memory usage, and the check of reports against these limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A limit that the measured code exceeded.
+    """A limit that the measured code exceeded, and the measured value.
 
     Attributes:
         where: Name of the device, or ``host``.
-        kind: ``peak``, ``held`` or ``outside``.
+        kind: Limited value: ``peak``, ``held`` or ``outside``.
         amount: Measured change in bytes.
         limit: Limit in bytes.
     """
@@ -37,7 +37,14 @@ class ExceededLimit:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Limits on the growth of memory usage during a measurement, in bytes; None means no limit."""
+    """Limits on the growth of memory usage during a measurement, in bytes. None means that there is no limit.
+
+    Attributes:
+        peak: Limit on the peak of PyTorch's allocated memory.
+        held: Limit on PyTorch's allocated memory at the end.
+        outside: Limit on memory outside PyTorch at the end.
+        host: Limit on the peak of resident host memory.
+    """
 
     peak: int | None = None
     held: int | None = None
@@ -46,7 +53,11 @@ class MemoryLimits:
 
     @classmethod
     def parse(cls, *limits: str | int | None) -> MemoryLimits:
-        """Create limits from sizes such as ``"2 GiB"`` or 0. Raises `OptionError` for an invalid size."""
+        """Create limits from sizes such as ``"2 GiB"`` or 0, in the order of the attributes.
+
+        Raises:
+            OptionError: A size is invalid.
+        """
         names = "limit", "limit_held", "limit_outside", "limit_host"
         return cls(
             *(None if limit is None else parse_size(limit, name) for name, limit in zip(names, limits, strict=False))
@@ -56,7 +67,7 @@ class MemoryLimits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return a tuple ``(exceeded, notes)``. The notes list the limits that could not be checked."""
+        """Return the exceeded limits, and a note on each limit that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):
@@ -70,7 +81,7 @@ class MemoryLimits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a tuple with a note that limits on GPU memory were not checked; empty if there are no such limits."""
+        """Return a note that the limits on GPU memory were not checked, or an empty tuple if there are none."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

@@ -1,9 +1,9 @@
 """Compute the memory usage of each line of source code from a recording.
 
-An allocation or a free is attributed to every line of its Python stack, so the values of a line include those of
-the functions that it calls. PyTorch's backward threads have no Python stack, so their events are attributed to the line
-that waited for the backward pass. Events in compiled code are attributed to the line of the last operation for which
-the memory was allocated.
+An allocation or free is attributed to each line of its Python stack, so that the values of a line include those of the
+functions that it calls. PyTorch's backward threads have no Python stack; their events are attributed to the line that
+waited for the backward pass. Events in compiled code are attributed to the line of the last operation for which the
+memory was allocated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(recording_analysis.RecordingAnalysisCollector):
-    """Collector of the memory usage of each line in the measured code and in additional functions."""
+    """Collector of the memory usage of each line of the measured code and of additional functions."""
 
     section = "lines"
 
@@ -37,7 +37,11 @@ class LinesCollector(recording_analysis.RecordingAnalysisCollector):
         self.observer = self._graphs = GraphCallRecorder()
 
     def part(self, recording: recording_analysis.DeviceRecording) -> DeviceLines:
-        """Return a device's listings; raise `RecordingError` if the allocator's counters do not match the events."""
+        """Return the listings of a device.
+
+        Raises:
+            RecordingError: The allocator's counters do not match the recorded events.
+        """
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
@@ -79,7 +83,7 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 def _executed_regions(
     lines: Iterable[Line], listed_regions: Sequence[SourceRegion], source: SourceCode
 ) -> list[SourceRegion]:
-    """Return the functions (or cells, for lines outside functions) with these lines, except ``listed_regions``."""
+    """Return the functions that contain ``lines``, or cells for lines outside functions, except ``listed_regions``."""
     whole_cells = {region.file for region in listed_regions if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:
@@ -97,7 +101,7 @@ def _executed_regions(
 
 
 class _LineEvents:
-    """The events of a device, grouped by the set of lines in their stacks, because there are few such sets."""
+    """The events of a device, grouped by the set of lines in their stacks. There are much fewer sets than events."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
         self._snapshot = snapshot
@@ -182,13 +186,13 @@ class _LineEvents:
         return lines
 
     def lines(self) -> list[Line]:
-        """Return the lines of the given files that occur in the stacks of the events."""
+        """Return the lines that occur in the stacks of the events."""
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed_lines: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the usage of each line, and that of stacks without ``listed_lines`` lines (None if there are none)."""
+        """Return the memory usage of each line, and that of all stacks without ``listed_lines``, or None."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

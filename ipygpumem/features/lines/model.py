@@ -14,6 +14,8 @@ class LineUsage:
     Attributes:
         after: Memory in use on the device after the line last ran; None if the line neither allocated nor freed memory.
         peak: Peak memory usage of the device while the line ran; None if the line did not allocate memory.
+        allocated, allocations: Size and number of allocations.
+        freed, frees: Size and number of frees.
         kept: The part of ``allocated`` that was still in use at the end of the measurement.
     """
 
@@ -28,7 +30,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of a listing. ``use`` is its memory usage, or None if the line neither allocated nor freed memory."""
+    """A line of source code. ``use`` is its memory usage, or None if it neither allocated nor freed memory."""
 
     number: int
     text: str
@@ -37,7 +39,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """The lines of a cell or function. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
+    """The source code of a cell or function. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
 
     title: str
     lines: tuple[SourceLine, ...]
@@ -45,9 +47,11 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLines(Serializable):
-    """Source listings with the memory usage of one device. Sizes are in bytes.
+    """Memory usage of one device by line of source code. Sizes are in bytes.
 
     Attributes:
+        device: Name of the device.
+        listings: The listed source code.
         before: Requested bytes in use at the start.
         elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
         end_requested: Requested bytes in use at the end, including freed blocks that are waiting for another stream.
@@ -82,11 +86,12 @@ class DeviceLines(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class AllocationSite:
-    """A line of code with the memory that it allocated.
+    """A line of code and the blocks of memory that it allocated.
 
     Attributes:
         label: The line, such as ``"In [3]:2 train(): y = f(x)"``; if it is unknown, the reason in parentheses.
-        amount: Requested size of the blocks in bytes.
+        amount: Total requested size of the blocks in bytes.
+        blocks: Number of blocks.
     """
 
     label: str
@@ -104,7 +109,9 @@ class PeakLines:
     """The lines of code that allocated the memory in use at the peak of a device.
 
     Attributes:
+        device: Name of the device.
         lines: The lines with the largest amounts, in descending order.
+        rest: Total of all other lines.
         rounding: Memory added by rounding up allocation sizes, in bytes.
         pending: Size in bytes of freed blocks that were waiting for another stream, as a negative number.
         allocated: The allocator's counter of allocated memory in bytes, which is the total of the values above.

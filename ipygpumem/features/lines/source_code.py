@@ -23,7 +23,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True)
 class SourceRegion:
-    """The lines ``first`` to ``last`` (inclusive) of a file. ``name`` is the function name, or empty for a cell."""
+    """The lines ``first`` to ``last`` (inclusive) of a file. ``name`` is a function name, or empty for a cell."""
 
     file: str
     first: int
@@ -32,7 +32,7 @@ class SourceRegion:
 
     @property
     def lines(self) -> range:
-        """The line numbers of the region."""
+        """Line numbers of the region."""
         return range(self.first, self.last + 1)
 
 
@@ -71,7 +71,7 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code of a function, module or similar object without reading properties; None for others."""
+    """Return the code object of a function or method, without reading properties; None for other objects."""
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
             code: types.CodeType = value.__code__

@@ -39,7 +39,7 @@ _ATTEMPTS = 2
 
 
 class MemoryPoller:
-    """Reader of memory usage that never raises an exception. It checks for a CUDA context but does not create one."""
+    """Reads memory usage repeatedly, without raising exceptions and without creating a CUDA context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
@@ -141,7 +141,14 @@ class MemoryMonitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Display the monitor. ``every``: Interval in seconds. Raises `OptionError` if widgets cannot be displayed."""
+        """Display the monitor in the current cell.
+
+        Args:
+            every: Interval between readings in seconds.
+
+        Raises:
+            OptionError: Widgets cannot be displayed.
+        """
         target = shell_target(self._shell)
         if target.kind != "live":
             where = "an interactive notebook" if target.kind == "batch" else "a notebook"
@@ -219,14 +226,14 @@ _MAX_CELLS = 1_000
 
 
 class UsageHistory:
-    """Readings taken at intervals of ``every`` seconds during the last ``seconds`` seconds."""
+    """The readings of the last ``seconds`` seconds, which are taken at intervals of ``every`` seconds."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:
         self.every = every
         self._readings: deque[Reading] = deque(maxlen=max(int(seconds / every), 1))
 
     def add(self, reading: Reading) -> None:
-        """Add a reading and drop the oldest one if the history is full."""
+        """Append a reading, and discard the oldest reading if the history is full."""
         self._readings.append(reading)
 
     def data(self, reports: Sequence[Report], running: _Running) -> dict[str, Any]:

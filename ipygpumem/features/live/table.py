@@ -63,7 +63,10 @@ def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, 
 
 
 def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
-    """Convert rows ``(time, sizes)``, bottom to top, to areas ``(color, points)`` of a stacked chart, top first."""
+    """Return the areas of a stacked chart, topmost first, as tuples of a color and SVG points.
+
+    ``rows`` contains tuples of a time and the sizes of the areas from bottom to top.
+    """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0
     if len(rows) == 1:
@@ -82,7 +85,7 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
 
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
-    """Format rows as HTML."""
+    """Return the HTML of the display, with a chart and a line of values for each device."""
     lines: list[str] = []
     for name, values, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)

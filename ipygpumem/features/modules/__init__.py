@@ -1,1 +1,1 @@
-"""Memory usage by torch.nn.Module and by phase of a training step."""
+"""Memory usage of a model by ``torch.nn.Module`` and by phase of a training step."""

@@ -1,4 +1,4 @@
-"""Attribute recorded allocations to memory kinds and modules."""
+"""Attribution of recorded allocations to memory kinds and modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHER_CODE = _KIND_CODES["outside the model"]
 
 
 class AttributedAllocations:
-    """The allocations of one device with their memory kinds and modules.
+    """The allocations of one device, each with its memory kind and the module that owns it.
 
     If the modules that use the memory of a compiled graph are unknown, the graph is listed like a submodule.
 
@@ -118,7 +118,7 @@ class AttributedAllocations:
                         kind[events[stacks == stack]] = _OTHER_CODE
 
     def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
-        """Return the index of the module or graph that owns memory allocated at a stack, or -1 if none owns it."""
+        """Return the index of the module or graph that owns the memory allocated with a call stack, or -1 if none."""
         owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
         caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
         if not owners or None in owners:
@@ -216,7 +216,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the event and the size in bytes of the peak of the selected allocations; (-1, 0) if there are none."""
+        """Return the event and the size in bytes of the peak of the selected allocations, or (-1, 0) if none are."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

@@ -1,4 +1,4 @@
-"""Compute the memory usage of a tracked model by phase, kind and module, and what checkpointing would save."""
+"""Compute the memory usage of a tracked model by phase, kind and module, and the effect of activation checkpointing."""
 
 from __future__ import annotations
 
@@ -138,15 +138,15 @@ def _with_submodules(modules: list[ModuleInfo], sizes: list[int]) -> list[int]:
     return sizes
 
 
-_MIN_SAVED = 0.05  # share of the peak that checkpointing must save
+_MIN_SAVED = 0.05  # smallest relative reduction of the peak for which activation checkpointing is suggested
 _MAX_ALLOCATIONS = 200_000
-"""Maximum number of allocations of a recording for it to be replayed, which takes about a second."""
+"""Maximum number of allocations in a recording that is replayed. The replay then takes about a second."""
 
 
 def checkpointing_note(
     recording: DeviceRecording, allocations: AttributedAllocations, lookup: EventLookup, tracker: ModuleTracker
 ) -> str:
-    """Return a sentence about the peak with checkpointing of all repeated modules, or ``""`` if it saves too little."""
+    """Return a sentence on the peak with activation checkpointing of all repeated modules; empty if it saves little."""
     snapshot, timeline = recording.snapshot, recording.timeline
     places = {module.path: place for place, module in enumerate(allocations.modules)}
     blocks = []
@@ -180,7 +180,7 @@ def checkpointing_note(
 def _calls(
     blocks: list[int], requests: StepRequests, lookup: EventLookup, tracker: ModuleTracker, converted: Mask
 ) -> list[ModuleCall]:
-    """Return the calls to the blocks in the forward pass."""
+    """Return the calls in the forward pass to the modules with the indices ``blocks``."""
     events = np.asarray(requests.events, np.int64)
     rows, allocations = requests.step.rows, requests.step.timeline.allocations
 
@@ -212,7 +212,7 @@ def _calls(
 
 
 def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> int:
-    """Return the boundary, not before ``first``, at the start of the operation whose last event is ``free``."""
+    """Return the start of the operation whose last event is ``free``, but not less than ``first``."""
     while free > first and operations[free - 1] < 0:
         free -= 1
     while free > first and (operations[free - 1] >= 0 or operations[free - 1] == ~operations[free - 2]):

@@ -1,4 +1,4 @@
-"""Hooks for module calls. The hooks do not affect torch.compile."""
+"""Hooks for module calls and optimizer steps that do not affect torch.compile."""
 
 from __future__ import annotations
 
@@ -101,12 +101,15 @@ class GlobalHooks:
 
 
 def cause_recompilation() -> bool:
-    """Return whether global hooks cause recompilation, as in versions of PyTorch without a check for such hooks."""
+    """Return whether global hooks cause recompilation, because this version of PyTorch does not check for them."""
     return not hasattr(sys.modules[_MODULE], _CHECK)
 
 
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
-    """Add hooks to a module compiled in place. Return a function that removes them; None if it is not compiled."""
+    """Add hooks to a module that ``Module.compile`` has compiled.
+
+    Return a function that removes the hooks, or None if the module is not compiled.
+    """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
         return None
@@ -142,8 +145,8 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
 class OptimizerStepObservers(CallObservers):
     """Observers of optimizer steps, which are notified when the profiler range of a step begins and ends.
 
-    PyTorch's hooks for optimizer steps are not used, because torch.compile checks for them and would recompile
-    compiled optimizers. It ignores profiler ranges.
+    PyTorch's hooks for optimizer steps are not used, because torch.compile would recompile compiled optimizers if such
+    hooks exist. It ignores profiler ranges.
     """
 
     def __init__(self) -> None:
@@ -157,7 +160,7 @@ class OptimizerStepObservers(CallObservers):
 
 
 def running_optimizer() -> Any:
-    """Return the optimizer whose step called this function."""
+    """Return the optimizer whose ``step`` is running in this thread, or None if no optimizer step is running."""
     optimizers = vars(sys.modules["torch.optim.optimizer"])
     for frame, _ in traceback.walk_stack(sys._getframe()):
         if frame.f_globals is optimizers and frame.f_code.co_name == "wrapper":

@@ -22,8 +22,8 @@ MemoryKind = Literal[
 ]
 """Purpose of an allocation.
 
-``activations`` are allocated by ``forward`` and are still in use when the outermost call returns; they include outputs.
-``forward, temporary`` memory is freed before that call returns. ``recomputed`` memory is allocated by ``forward`` in a
+``activations`` are allocated by ``forward`` and still in use when its outermost call returns; they include the output.
+``forward, temporary`` memory is freed before this call returns. ``recomputed`` memory is allocated by ``forward`` in a
 backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
 ``other threads`` is memory that threads without a running module allocate during a phase."""
 
@@ -36,7 +36,8 @@ class StepPhase:
 
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (all code outside these phases).
-        seconds: Total duration, measured on the host.
+        count: Number of times that the phase ran.
+        seconds: Total duration in seconds, measured on the host.
         change: Total change in allocated memory. The changes of all phases add up to the measurement's ``held``.
         after: Allocated memory when the phase last ended.
         peak: Peak allocated memory during the phase; None if only an upper bound is known.
@@ -52,7 +53,7 @@ class StepPhase:
 
 @dataclass(frozen=True, slots=True)
 class MemoryKindUsage:
-    """Usage of one kind of memory at the device's peak and at the end of the measurement, in requested bytes."""
+    """Size of one kind of memory at the device's peak and at the end of the measurement, in requested bytes."""
 
     kind: MemoryKind
     peak: int
@@ -63,11 +64,13 @@ class MemoryKindUsage:
 class ModuleRow:
     """Memory usage of a module including its submodules, in requested bytes. Unknown values are None.
 
-    Each field from ``parameters`` to ``activations`` is the usage of one kind of memory at the time when the whole
-    model's usage of this kind peaks.
+    Each attribute from ``parameters`` to ``activations`` is the size of one kind of memory at the peak of the whole
+    model's memory of this kind.
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
+        type: Class name of the module.
+        depth: Number of modules that contain the module.
         calls: Number of calls to ``forward`` outside backward passes.
         optimizer: Size of the optimizer state for the parameters.
         temporary: Peak of the memory that the module's ``forward`` allocated and freed.
@@ -96,8 +99,11 @@ class ModuleTree(Serializable):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
+        device: Name of the device.
+        phases: Phases of the training step.
         parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``.
-        rounding: Memory added by rounding sizes up, at the peak, or None if unknown, and at the end.
+        rows: Memory usage by module; each module precedes its submodules.
+        rounding: Memory added by rounding sizes up, at the peak (None if unknown) and at the end.
         pending: Size of freed blocks that another stream still uses, as a negative number, at the peak and at the end.
         allocated: The allocator's counter of allocated memory, at the peak and at the end.
     """
@@ -117,7 +123,11 @@ class ModuleTree(Serializable):
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """Return the row of the module with the given path; raise `KeyError` if there is no such module."""
+        """Return the row of the module with a qualified name.
+
+        Raises:
+            KeyError: The model has no module with this name.
+        """
         for row in self.rows:
             if row.path == path:
                 return row

@@ -16,7 +16,7 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
-    """Tracker that divides a measurement into phases. Memory and time are attributed to the innermost running phase.
+    """Divides a measurement into phases, and attributes memory and time to the innermost running phase.
 
     A forward phase inside a backward phase (activation checkpointing) is counted as part of the backward phase.
 
@@ -39,7 +39,7 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Exclude the duration of a ``with`` block from the current phase."""
+        """Return a context manager whose duration is excluded from the current phase."""
         begun = time.perf_counter()
         try:
             yield
@@ -91,7 +91,7 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """Return the phases that ran while a device was in use, in the order of a training step."""
+        """Return the phases that ran while the device with this index was in use, in the order of a training step."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:

@@ -23,6 +23,7 @@ class ModuleInfo:
 
     Attributes:
         path: Qualified name of the module; empty for the model itself.
+        type: Class name of the module.
         parent: Index of the parent module; -1 for the model itself.
         compiled: ``"compiled"``, ``"scripted"``, ``"inside"`` (part of a compiled module) or empty.
     """
@@ -34,7 +35,7 @@ class ModuleInfo:
 
 
 class StorageAddress(NamedTuple):
-    """The address of a storage, with its memory kind (see `MemoryKind`) and the index of the module that owns it."""
+    """The address of a storage, its memory kind (see `MemoryKind`), and the index of the module that owns it."""
 
     kind: str
     device: str
@@ -111,7 +112,7 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def index_of_running(self, module: Any) -> int | None:
-        """Return the index of a running module as `index` does, but search the model again if the module is new."""
+        """Return the index of a running module like `index`, but search the model again if the module is unknown."""
         index, reference = self.index(module), self._other_modules.get(id(module))
         if index is None and (reference is None or reference() is not module):
             self._update()
@@ -128,9 +129,9 @@ class ModelStorages:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module as ``"compiled"`` and its submodules as ``"inside"``.
+        """Mark a module that is called through ``torch.compile(module)`` as ``"compiled"``.
 
-        The module is called through ``torch.compile(module)``.
+        Its submodules are marked as ``"inside"``.
         """
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
@@ -138,7 +139,10 @@ class ModelStorages:
                 self.modules[number] = replace(module, compiled="compiled" if number == index else "inside")
 
     def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
-        """Return tuples (path in a compiled graph, index of the module), found by the parameters among ``inputs``."""
+        """Return pairs of a path in a compiled graph and the index of the corresponding module.
+
+        They are determined from the parameters in ``inputs``, whose paths in the graph are ``paths``.
+        """
         result: dict[str, int] = {}
         for path, value in zip(paths, inputs, strict=False):
             reference, _, index = self._tensor_refs.get(id(value), (None, "", -1))
@@ -214,7 +218,11 @@ class ModelStorages:
 
 
 def repeated_modules(modules: Sequence[ModuleInfo]) -> list[int]:
-    """Return the indices of the outermost modules with submodules that are repeated in a list of modules."""
+    """Return the indices of the outermost repeated modules, such as the layers of a transformer.
+
+    These are modules with submodules, in a container such as `torch.nn.ModuleList`, that have the class of another
+    module in the container.
+    """
     siblings = Counter((module.parent, module.type) for module in modules)
     parents = {module.parent for module in modules}
     result: list[int] = []

@@ -30,7 +30,7 @@ _TOLERANCE = MIB // 20  # smaller differences are not visible in a table that sh
 
 
 def module_tables(trees: Iterable[ModuleTree]) -> list[Table]:
-    """Return three tables for each device: by phase, by kind of memory and by module."""
+    """Return three tables for each device: memory usage by phase, by kind of memory and by module."""
     return [table for tree in trees for table in (_phase_table(tree), _kind_table(tree), _module_table(tree))]
 
 
@@ -113,11 +113,13 @@ def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
 
 @dataclass(frozen=True, slots=True)
 class _FoldedModule:
-    """One module, or several consecutive modules in a list, all with the same class, structure and memory usage.
+    """A table row for a module, or for several consecutive modules with the same class, structure and memory usage.
 
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
+        count: Number of modules.
         row: Total memory usage of the modules; ``temporary`` is the maximum because the peaks are not simultaneous.
+        children: Rows for the submodules.
     """
 
     name: str
@@ -138,7 +140,7 @@ class _FoldedModule:
 
 
 def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
-    """Remove the rows of a module and its submodules from the front of ``rows``, and fold identical sibling modules."""
+    """Remove the rows of a module and its submodules from the start of ``rows``, and fold similar sibling modules."""
     row = rows.popleft()
     groups: list[list[_FoldedModule]] = []
     while rows and rows[0].depth > row.depth:

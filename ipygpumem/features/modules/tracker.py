@@ -1,7 +1,7 @@
-"""Track a model during a measurement: module calls, phases of a training step and storage addresses.
+"""Tracking of a model during a measurement: module calls, phases of a training step and storage addresses.
 
-Global PyTorch hooks report the start and end of each module's ``forward``. They do nothing during compilation.
-No hooks are attached to the user's modules, because copies and saved files of the modules would contain these hooks.
+Global PyTorch hooks report the start and end of each module's ``forward``. They do nothing during compilation. No
+hooks are registered on the user's modules, because copies and saved files of the modules would contain these hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class ModuleCallEvent:
 
     Attributes:
         module: Index of the module; for a graph, of the module that calls it, or -1 if no module of the model calls it.
+        enter: Whether this is the start of the call.
+        thread: Identifier of the thread.
         root: Source file of the thread's outermost frame, which identifies the thread in a recording.
+        at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
         graph: The compiled graph; None for a call to a module.
         prefixes: Pairs of a path in the graph and the index of the module of the model that has this path.
@@ -88,7 +91,7 @@ class ModuleTracker:
 
     @property
     def cost(self) -> float:
-        """Overhead of tracking in seconds."""
+        """Overhead of the tracking in seconds."""
         return self.phases.cost
 
     def start(self) -> None:
@@ -252,7 +255,7 @@ class ModuleTracker:
 
 
 def _tracing() -> bool:
-    """Return whether torch.compile is running. Backward passes that it traces are not phases of a step."""
+    """Return whether torch.compile is tracing code. Backward passes that it traces are not phases of a step."""
     guards: Any = sys.modules.get("torch._guards")
     return guards is not None and guards.TracingContext.try_get() is not None
 

@@ -1,4 +1,4 @@
-"""Create the report on the allocations that failed in a cell."""
+"""Creation of the report on the allocations that failed in a cell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GENERAL_FIT_COMMAND = "%gpumem fit batch=1..64 step(batch), where step is your 
 
 @dataclass(frozen=True, slots=True)
 class FailedCell:
-    """A cell in which allocations failed: its source code, the variables of the notebook, and earlier runs of cells."""
+    """A cell in which allocations failed: its source code, the notebook's variables, and the earlier runs of cells."""
 
     source: str
     variables: Mapping[str, Any]
@@ -41,11 +41,17 @@ def failure_report(
     snapshot: Path | None = None,
     cell: FailedCell | None = None,
 ) -> OutOfMemoryReport | None:
-    """Create the report on the allocations that failed in a cell. Return None if no failure was recorded.
+    """Return the report on the allocations that failed in a cell, or None if no failure was recorded.
 
-    ``count`` includes failures that were not recorded. If the code caught the error, the report contains the holders at
-    the first failure. Otherwise, it contains the current holders, including local variables of the failed code.
-    ``snapshot`` is the allocation history that was saved at the first failure.
+    If the code caught the error, the report contains the holders at the first failure. Otherwise, it contains the
+    current holders, including local variables of the failed code.
+
+    Args:
+        failures: The recorded failures.
+        count: Number of failures, including those that were not recorded.
+        caught: Whether the code caught the error.
+        snapshot: Path of the allocation history that was saved at the first failure; None if there is none.
+        cell: The cell.
     """
     if not failures:
         return None
@@ -77,7 +83,7 @@ def failure_report(
 
 
 def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
-    """Replay the allocation history and return sentences about a failed allocation, within a time limit."""
+    """Replay the allocation history within a time limit, and return sentences about avoiding the failure."""
     time = ReplayTimeLimit()
     snapshot = Snapshot.load(path)
     sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]

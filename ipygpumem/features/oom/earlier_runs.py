@@ -1,4 +1,4 @@
-"""Earlier runs of a failed cell, from which a size that fits is predicted, or a ``%gpumem fit`` command to find it."""
+"""Prediction of a size that fits from earlier runs of a failed cell, or a ``%gpumem fit`` command that finds it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ _NAME, _NUMBER = re.compile(r"[^\W\d]\w*"), re.compile(r"(?<![\w.])\d+(?![\w.])"
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """A run of a cell.
+    """A run of a cell whose allocations were recorded.
 
     Attributes:
-        code: Source code with every integer replaced by 0.
+        code: Source code with all integers replaced by 0.
         values: Values of the integer variables by name, and the integers in the source code by index.
         begin: Position in the sequence of allocation events at which the run started.
+        end: Position at which the run ended.
     """
 
     code: str
@@ -56,7 +57,7 @@ class EarlierRuns:
         self._begin: EventPosition = {}
 
     def begin(self, recorder: Recorder | None) -> None:
-        """Store the position at which a cell starts. Discard the runs that another recorder recorded."""
+        """Store the position at which a cell starts. Discard runs that were recorded by another recorder."""
         if recorder is not self._recorder:
             self._runs.clear()
             self._recorder = recorder
@@ -122,7 +123,7 @@ class EarlierRuns:
 
 
 def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[StepPredictor, str]]:
-    """Yield a prediction from all recorded sizes, and one for which all allocations grow in proportion to the size."""
+    """Yield predictions and their descriptions: one from all recorded sizes, and one in proportion to the size."""
     if len(steps) > 1:
         scaled = attempt(lambda: RecordedStepPredictor.from_recordings(steps, "linear", state))
         if scaled is not None and not scaled.reasons:
@@ -145,12 +146,12 @@ _MAX_STATEMENTS, _MAX_LENGTH = 4, 120
 _SIZES = range(2, 1 << 20)
 _SMALLEST_RANGE = 8
 _NESTED = (ast.For, ast.While, ast.If, ast.Try)
-"""Compound statements whose inner statements can run on their own; not ``with``, which may change the memory usage."""
+"""Compound statements whose inner statements can run separately; not ``with``, which can change the memory usage."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
 def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
-    """Return a command such as ``%gpumem fit batch=1..512 step(batch)``; ``""`` if no variable determines the size."""
+    """Return a command such as ``%gpumem fit batch=1..512 step(batch)``; empty if no variable determines the size."""
     try:
         statements = _statements(ast.parse(source).body, line)
     except (SyntaxError, ValueError):  # the source may contain magics

@@ -1,4 +1,4 @@
-"""A replay of an out-of-memory error with expandable segments, from the saved allocation history."""
+"""Replay of an out-of-memory error with expandable segments, based on the saved allocation history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays th
 
 
 class ReplayTimeLimit:
-    """The CPU time of the replays for a panel. Unlike elapsed time, it does not depend on other programs."""
+    """Limit on the CPU time of all replays for one report. CPU time does not depend on other programs."""
 
     def __init__(self) -> None:
         self._started = time.thread_time()
@@ -38,9 +38,12 @@ class ReplayTimeLimit:
 
 
 def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTimeLimit) -> str:
-    """Return a sentence on whether expandable segments would have prevented a failure; empty if it is unknown.
+    """Return a sentence on whether expandable segments would have prevented a failure; empty if this is unknown.
 
-    ``snapshot`` was saved when the allocation failed. ``replay_time`` includes the time for loading it.
+    Args:
+        snapshot: The allocation history that was saved when the allocation failed.
+        failure: The failed allocation.
+        replay_time: Time limit, from which the time for loading the snapshot has been subtracted.
     """
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))

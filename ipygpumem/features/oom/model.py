@@ -32,13 +32,16 @@ class FreeBlockSummary:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """A failed allocation, with the state of the device at that time. Sizes are in bytes.
+    """A failed allocation, and the state of the device at that time. Sizes are in bytes.
 
     Attributes:
+        device: Name of the device.
         requested: The requested size, as rounded by the allocator.
-        limit: Maximum memory usage of PyTorch on the device. By default, the total memory of the device.
+        limit: Maximum memory usage of PyTorch on the device. By default, this is the total memory of the device.
+        free: Free memory of the device.
         thread: Name of the thread; empty for the main thread.
         frames: Python stack, innermost frame first. If the thread runs no Python code, the stack of the main thread.
+        reading: Reading of the device after the failure; None if the device could not be read.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, in descending order of memory usage.
         holders: Holders of the memory; None if this was not the first failure in the cell.
@@ -65,7 +68,7 @@ class FailedAllocation:
 
     @property
     def missing(self) -> int:
-        """Number of bytes by which the request exceeded the available memory."""
+        """Number of bytes by which the requested size exceeded the available memory."""
         return max(self.requested - self.available, 0)
 
 
@@ -75,8 +78,11 @@ class OutOfMemoryReport:
 
     Attributes:
         failure: The last of the ``count`` failed allocations.
+        line: Line of code that requested the memory.
         caught: Whether the code caught the error.
+        holders: Holders of the memory; None if the search for them failed.
         cells: Execution counts of the cells that added the most memory since the baseline, with the sizes in bytes.
+        advice: Sentences about causes and solutions.
     """
 
     failure: FailedAllocation
@@ -89,7 +95,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
-    """Summarize the free blocks of a device, given the allocator's list of segments and the index of the device."""
+    """Return a summary of the free blocks of the device with this index, given the allocator's list of segments."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0
@@ -104,7 +110,14 @@ def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
 def advice(
     failure: FailedAllocation, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """Return causes and solutions. ``%gpumem free`` would free ``freeable`` bytes; with ``--out``, ``freeable_out``."""
+    """Return sentences about causes of a failure and solutions.
+
+    Args:
+        failure: The failed allocation.
+        freeable: Number of bytes that ``%gpumem free`` would free.
+        freeable_out: Number of bytes that ``%gpumem free --out`` would free.
+        outside_at_baseline: Memory outside PyTorch at the baseline in bytes; None if it is unknown.
+    """
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing_bytes = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity

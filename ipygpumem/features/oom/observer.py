@@ -1,4 +1,4 @@
-"""Record failed allocations with an observer that never raises an exception.
+"""Recording of failed allocations with an observer that never raises an exception.
 
 Before PyTorch raises the error, it calls the observer in the thread that requested the memory. An exception in the
 observer would replace the user's error.
@@ -47,7 +47,7 @@ _SEARCH_LIMIT = 0.25  # time limit of the search for holders in seconds; the sea
 
 
 class FailedAllocationObserver:
-    """Observer of failed allocations in this process. ``count`` includes those that are no longer stored."""
+    """Observer of failed allocations in this process. ``count`` is their number, including those no longer stored."""
 
     def __init__(self) -> None:
         self._save: Callable[[Holders | None], str] | None = None
@@ -60,8 +60,9 @@ class FailedAllocationObserver:
     def listen(self, save: Callable[[Holders | None], str] | None = None) -> bool:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        ``save`` is called at the first failure in a cell. The function saves the allocation history and returns a
-        message. Its only argument contains the holders of the memory; None if the holders are unknown.
+        Args:
+            save: Function that is called at the first failure in a cell with the holders of the memory, or None if they
+                are unknown. It saves the allocation history and returns a message.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)
@@ -94,7 +95,7 @@ class FailedAllocationObserver:
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return the failures since the last call (at most the last hundred), oldest first, and clear them."""
+        """Return the failures since the last call, oldest first and at most the last hundred, and discard them."""
         failures, self._failures = self._failures, []
         self.count = 0
         return [FailedAllocation(**fields) for fields in failures]

@@ -1,4 +1,4 @@
-"""Tables of the panel below a cell that ran out of memory."""
+"""Tables that are shown below a cell in which an allocation failed."""
 
 from __future__ import annotations
 

@@ -24,10 +24,13 @@ COLUMNS = 5
 
 
 class AllocationOwner(NamedTuple):
-    """Library that allocates one kind of memory on one device.
+    """A library that allocates one kind of memory on one device.
 
     Attributes:
-        file: Base name of the library's file; empty if unknown.
+        device: Index of the device.
+        memory: Kind of the memory.
+        library: Name of the library.
+        file: Base name of the library's file; empty if it is unknown.
         pooled: Whether the memory belongs to a CUDA memory pool.
     """
 
@@ -39,7 +42,7 @@ class AllocationOwner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> AllocationOwner:
-        """Return the owner for a library path; an empty path denotes memory allocated before recording began."""
+        """Return the owner for the path of a library; empty for memory that was allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
@@ -90,9 +93,12 @@ class AllocationTotals:
 
 @dataclass(slots=True, eq=False)
 class RecordingInterval:
-    """Recording of the allocations during one measurement, with their totals.
+    """Totals of the allocations during one measurement.
 
     Attributes:
+        start: Timestamp of the start of the interval, as in CUPTI's records.
+        owners: Totals by owner.
+        devices: Totals of the memory outside PyTorch by device index.
         seconds: Time in seconds for which the recording was paused.
         lost: Number of times that CUPTI found no free buffer.
         problem: Reason why recording ended early; empty if it did not.

@@ -1,4 +1,4 @@
-"""Collector of memory outside PyTorch by library, and the setting that enables it for all cells."""
+"""Collector of memory outside PyTorch by library, and the handler of the setting that enables it for all cells."""
 
 from __future__ import annotations
 
@@ -147,7 +147,10 @@ class OutsideCollector(Collector):
                 yield PoolMemory(name, reserved, used, now, peak, make_accuracy("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
-        """Return the change in reserved memory recorded by CUPTI minus the change counted by PyTorch; 0 if unknown."""
+        """Return the change in reserved memory recorded by CUPTI minus the change counted by PyTorch, in bytes.
+
+        The result is 0 if it is unknown.
+        """
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0

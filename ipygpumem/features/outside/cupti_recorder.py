@@ -39,7 +39,10 @@ _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
 class CuptiRecorder:
-    """Recorder of this process's allocations. A process has only one recorder because CUPTI's callbacks are global."""
+    """Recorder of the device memory allocations of this process.
+
+    A process has only one recorder, because CUPTI's callbacks are global.
+    """
 
     def __init__(self) -> None:
         self.reported_problems: set[str] = set()  # messages that the user has already seen
@@ -172,7 +175,7 @@ class CuptiRecorder:
         return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
-        """Process all records so far and close an interval, unless it is already closed."""
+        """Process all records so far, and close an interval unless it is already closed."""
         with self._lock:
             if interval not in self._intervals:
                 return

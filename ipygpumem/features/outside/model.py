@@ -93,6 +93,9 @@ class LibraryMemory:
     """Memory of one kind that one library allocated and freed during a measurement, in bytes.
 
     Attributes:
+        library: Name of the library.
+        file: Base name of the library's file; empty if it is unknown.
+        memory: Kind of the memory.
         change: ``allocated`` minus ``freed``.
         peak: Maximum of ``change`` during the measurement.
         freed: Total size of frees, including frees of memory that was allocated before the measurement.
@@ -115,6 +118,7 @@ class PoolMemory:
     """Changes in the counters of a memory pool, in bytes. CUPTI's records of a library may include the same memory.
 
     Attributes:
+        name: Name of the memory pool.
         change: Change in reserved memory; None if the pool counts only used memory.
         used: Change in used memory.
         now: Reserved memory at the end, or used memory if ``change`` is None.

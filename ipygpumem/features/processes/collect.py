@@ -111,7 +111,7 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
 
 
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
-    """Return the other processes in a reading, by device."""
+    """Return the other processes in a reading, by device name."""
     monitor = current().monitor
     return {name: monitor.other_processes(device) for name, device in reading.devices.items() if device.listed}
 

@@ -17,10 +17,14 @@ class DeviceProcesses(Serializable):
 
     Attributes:
         device: Device name in PyTorch; the index in nvidia-smi (``GPU 0``) if this process has not initialized CUDA.
+        own: Memory of this process; None if it is unknown.
+        pid: PID of this process; None if ``own`` is unknown.
         neighbours: Other processes, in descending order of memory usage.
-        used: Memory in use, excluding memory reserved by the driver, as nvidia-smi shows it.
-        unattributed: Part of ``used`` that is not attributed to any process; None if unknown.
-        source: Query that returned ``used``; empty if it was NVML.
+        used: Memory in use, excluding memory reserved by the driver, as shown by nvidia-smi; None if it is unknown.
+        unattributed: Part of ``used`` that is not attributed to any process; None if it is unknown.
+        why: Reason why a value is unknown; empty if there is none.
+        label: Product name of the device.
+        source: Name of the query that returned ``used``; empty for NVML.
     """
 
     device: str
@@ -37,11 +41,11 @@ class DeviceProcesses(Serializable):
 def other_process_changes(
     device: DeviceReport, identify: Callable[[int, Event], tuple[OtherProcess, Event]], *, unchanged: bool = False
 ) -> tuple[OtherProcessChange, ...]:
-    """Return the memory changes of other processes in descending order of size.
+    """Return the memory changes of other processes in descending order of their absolute values.
 
-    The changes add up to `DeviceReport.others`. ``identify`` takes a PID and an event, and returns the process and
-    the event. It replaces ``came`` with ``began`` if the process started during the measurement, and ``left`` with
-    ``ended`` if the process ended.
+    The changes add up to `DeviceReport.others`. ``identify`` is a function that takes a PID and an event, and returns
+    the process and the event, with ``came`` replaced by ``began`` if the process started during the measurement, and
+    ``left`` replaced by ``ended`` if the process ended.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()
@@ -58,5 +62,5 @@ def other_process_changes(
 
 @lru_cache(maxsize=256)
 def _for_report(process: OtherProcess) -> OtherProcess:
-    """Return a process without its command line, because reports may be shared. Results are cached to save memory."""
+    """Return a copy of a process without its command line, because reports may be shared. The copies are cached."""
     return replace(process, amount=None, command="")

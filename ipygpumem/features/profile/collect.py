@@ -31,6 +31,12 @@ def profile_collector(
 ) -> ProfileCollector | None:
     """Return a collector for a trace, a timeline or both, or None if neither is requested.
 
+    Args:
+        trace: Path of the trace file.
+        timeline: Path of the timeline page.
+        outside: Whether memory outside PyTorch by library is also requested.
+        snapshot: Path of the snapshot that the measurement writes.
+
     Raises:
         OptionError: A path is not writable, has an unsupported extension or is used twice, or memory outside PyTorch
             is also requested.
@@ -49,7 +55,11 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` for invalid or equal paths, or if ``outside`` is also requested. No files are accessed."""
+    """Check the options of a profile without accessing files.
+
+    Raises:
+        OptionError: A path is invalid, two paths are the same, or memory outside PyTorch is also requested.
+    """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
@@ -66,10 +76,11 @@ def check_profile_paths(
 class ProfileCollector(Collector):
     """Collector of a trace and of memory usage by category over time, recorded with torch.profiler.
 
-    Creating a collector raises `RecordingError` if profiling is not possible.
-
     Attributes:
-        timelines: The timeline of each device; empty until `write` has written the timeline file.
+        timelines: The timeline of each device; empty until `write` has written the timeline page.
+
+    Raises:
+        RecordingError: Profiling is not possible.
     """
 
     section = "profile"
@@ -139,7 +150,7 @@ class ProfileCollector(Collector):
         }
 
     def _read_timelines(self) -> tuple[tuple[CategoryTimeline, ...], str]:
-        """Return a tuple ``(timelines, reason)``; ``reason`` is the reason why all categories are unknown, or empty."""
+        """Return the timelines, and the reason why all categories are unknown, or an empty string if they are known."""
         result = self._session.result
         if result is None:
             raise OptionError(self._session.error or "nothing was profiled")

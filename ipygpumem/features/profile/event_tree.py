@@ -26,12 +26,12 @@ _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: 
 
 
 def read_flow(result: Any) -> DataFlow:
-    """Read operators and memory events. Any exception may be raised if the event tree has an unexpected structure."""
+    """Read operators and memory events. An event tree with an unexpected structure can cause any exception."""
     return _EventTreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read only allocations and frees, for profiles whose event tree cannot be read. Any exception may be raised."""
+    """Read only allocations and frees, for profiles that `read_flow` cannot read. Any exception may be raised."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
@@ -104,7 +104,7 @@ class _EventTreeReader:
         return list(operators.values())
 
     def _index_of(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """Return the index of a tensor, which is added if it is new. Return None if its storage was not identified."""
+        """Return the index of a tensor, and add it if it is new. Return None if its storage was not identified."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
@@ -132,7 +132,7 @@ class _EventTreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Return a tuple ``(has_schema, uses)``; ``uses`` lists the tensor arguments and whether each is written to."""
+        """Return whether an operator has a schema, and its tensor arguments with whether each is written to."""
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
         for position, argument in enumerate(fields.inputs):
@@ -229,7 +229,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """For each argument, return whether an overload with this ``signature`` writes to it; None if none matches."""
+    """Return whether an operator's overload with this ``signature`` writes to each argument; None without overload."""
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]

@@ -29,7 +29,7 @@ class CategoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProfileSummary:
-    """Files written by profiling a measurement, with a summary of their contents.
+    """The files written by profiling a measurement, and a summary of their contents.
 
     Attributes:
         trace: Path of the trace; None if it was not requested or could not be written (see ``errors``).
@@ -38,7 +38,7 @@ class ProfileSummary:
         timeline_size: Size of the page in bytes.
         changes: Number of allocations, frees and category changes in the timeline, for all devices.
         peaks: The peak of each GPU in descending order, followed by the peak of the host.
-        seconds: Time spent on starting and stopping the profiler and on reading and writing the results.
+        seconds: Time in seconds for starting and stopping the profiler and for reading and writing the results.
         interrupted_after: Seconds until the code started its own profiler, which ended the profile; None if it did not
             start one.
         why: Reason why categories are unknown; empty if they are known.
@@ -57,7 +57,7 @@ class ProfileSummary:
     errors: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
-        """Return the notes that a report shows below its tables."""
+        """Return the notes about the profile that are shown below a report."""
         notes = []
         if self.interrupted_after is not None:
             notes.append(

@@ -1,4 +1,4 @@
-"""Run torch.profiler during a measurement, until the measurement ends or the code starts its own profiler."""
+"""Run torch.profiler during a measurement until the measurement ends or the code starts its own profiler."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProfilerSession:
 
     @staticmethod
     def problem() -> str | None:
-        """Return the reason why profiling is not possible, or None if it is possible. This imports torch."""
+        """Return the reason why profiling is not possible, or None if it is possible. Imports torch."""
         if not pytorch.importable():
             return "profiling requires torch, which is not installed"
         problem = pytorch.problem(load=True)

@@ -1,4 +1,4 @@
-"""Memory usage by category over time, with a row for each change on a device."""
+"""Timelines of memory usage by category, with a row for each change on a device."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _DeviceChanges:
 
 
 def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
-    """Build a timeline for each device: first the GPUs, in descending order of their peaks, and then the host."""
+    """Return a timeline for each device: the GPUs in descending order of their peaks, followed by the host."""
     devices: defaultdict[str, _DeviceChanges] = defaultdict(_DeviceChanges)
     _add_unmatched(flow.unmatched, devices)
     _add_tensors(flow, devices)

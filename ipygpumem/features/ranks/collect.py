@@ -1,4 +1,4 @@
-"""Read the reports and snapshots of the newest run from a directory to which several processes have written."""
+"""Read the reports and snapshots of the newest run from a directory in which several processes have saved them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Ranks(TableRepr):
-    """Results of several processes. Peaks are not added up because they occur at different times.
+    """The results of several processes. Peaks are not added up because they occur at different times.
 
     Attributes:
         members: Result of each process, sorted by name.
@@ -52,13 +52,14 @@ class Ranks(TableRepr):
 
     @property
     def difference(self) -> RankComparison | None:
-        """Comparison of a typical process and the one that deviates most; None if fewer than two snapshots exist."""
+        """Comparison of a typical process and the process that deviates most; None if fewer than two have snapshots."""
         return compare_ranks(self.members)
 
     def beside(self, limit: int) -> tuple[str, ...]:
-        """Return up to ``limit`` snapshot paths, first those of a typical process and of the one that deviates most.
+        """Return the paths of up to ``limit`` snapshots to display side by side.
 
-        The tuple is empty if one of these two has no snapshot.
+        The first two are those of a typical process and of the process that deviates most. The result is empty if one
+        of these has no snapshot.
         """
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
@@ -67,7 +68,7 @@ class Ranks(TableRepr):
         return tuple(paths[name] for name in dict.fromkeys(names) if name in paths)[:limit]
 
     def clock(self, files: Collection[str]) -> str:
-        """Return a note on the meaning of time 0 in a view that displays these snapshots side by side."""
+        """Return a note on the meaning of time 0 if the snapshots in ``files`` are displayed side by side."""
         peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
             return "times are relative to the start of each measurement, so the hosts' clocks do not have to agree"
@@ -115,7 +116,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
 
 def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return ``(reports, snapshots)``: the paths of these files in a directory, by file name without the extension."""
+    """Return the paths of the reports and of the snapshots in a directory, by file name without extension."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
         names = sorted(entry.name for entry in os.scandir(path))
@@ -140,7 +141,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _rank_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the rank name for each file stem. If the stems differ only in a number, this number is the name."""
+    """Return the name of the rank for each file stem. If the stems differ only in a number, it is this number."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -194,7 +195,7 @@ _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Return one result per rank from the newest run, by file stem. Append messages on other files to ``faults``."""
+    """Return one result per rank of the newest run, by file stem. Append messages about other files to ``faults``."""
     newest = max(results.values(), key=_start, default=None)
     earlier = {stem: reason for stem, result in results.items() if newest and (reason := _why_earlier(result, newest))}
     files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
@@ -216,7 +217,7 @@ def _start(result: RankResult) -> float:
 
 
 def _why_earlier(result: RankResult, newest_result: RankResult) -> str:
-    """Return the reason why a result is not from the newest run, or "" if it may be from that run."""
+    """Return the reason why a result is not from the newest run, or an empty string if it may be from this run."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""
@@ -238,7 +239,7 @@ def _why_earlier(result: RankResult, newest_result: RankResult) -> str:
 
 
 def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
-    """Return whether a snapshot is from an earlier run than the report."""
+    """Return whether the snapshot of a rank is from an earlier run than its report."""
     began = 0.0 if result.origin is None else result.origin.began
     start_us = max((peak.start_us for peak in peaks if peak.start_us is not None), default=math.inf)
     return start_us / 1e6 < began - _CLOCK_TOLERANCE

@@ -1,4 +1,4 @@
-"""Compare several processes: the spread of each value, the process that deviates most, and the use of devices."""
+"""Compare several processes: the spread of each value, the process that deviates most, and the usage of devices."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Spread:
 
     Attributes:
         metric: Name of the value. All values are in bytes, except for ``seconds``.
+        lowest, median, highest: Lowest value, median and highest value.
         lowest_owner: Pair (process, device) with the lowest value.
         highest_owner: Pair (process, device) with the highest value.
     """
@@ -45,7 +46,11 @@ class DeviceUsage:
     """Memory usage of one device, which several processes may share. Sizes are in bytes; unknown values are None.
 
     Attributes:
+        host: Name of the host.
+        uuid: UUID of the device.
+        users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including the driver's memory.
+        total: Total memory of the device.
         by_users: Total memory of these processes, each at the end of its measurement.
         others: Memory of other processes; also None if the readings contradict each other because they were taken at
             different times.
@@ -65,6 +70,7 @@ class RankComparison:
     """Comparison of the peaks of a typical rank and of the rank that deviates most from it, by line of code.
 
     Attributes:
+        outlier: Name of the rank that deviates most.
         typical: Name of the typical rank, which is closest to the median of all ranks.
         outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
@@ -82,7 +88,7 @@ class RankComparison:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return a pair (result, row) for each device of each rank, or (result, None) for a rank without a report."""
+    """Return a pair of a result and a row for each device of each rank. The row is None for a rank without a report."""
     return [(result, row) for result in results for row in (report_rows(result.report) if result.report else [None])]
 
 
@@ -96,7 +102,7 @@ def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
-    """Return the spread of each value that at least two rows contain."""
+    """Return the spread of each value that is known in at least two rows."""
     known_rows = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in known_rows)
     metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak
@@ -104,7 +110,7 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """Return the median duration in seconds, and the durations that exceed it by over 50% and 1 s, slowest first."""
+    """Return the median duration, and the durations that exceed it by more than 50% and 1 s, in seconds, by rank."""
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
@@ -137,7 +143,7 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
-    """Compare a typical rank with the rank that deviates most; None if fewer than two ranks have a snapshot."""
+    """Compare a typical rank with the rank that deviates most. Return None if fewer than two ranks have snapshots."""
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
         return None

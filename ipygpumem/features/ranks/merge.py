@@ -18,9 +18,12 @@ from ipygpumem.features.ranks.table import ranks_tables
 
 @dataclass(frozen=True, slots=True)
 class MergedReports(TableRepr):
-    """Reports by the name of their source, such as a worker or a rank; None for a source without a report.
+    """The reports of several sources, such as workers or ranks.
 
     Peaks are not added up because they occur at different times, and because sources may share a device.
+
+    Attributes:
+        reports: Reports by the name of their source; None for a source without a report.
     """
 
     reports: dict[str, Report | None]
@@ -32,15 +35,18 @@ class MergedReports(TableRepr):
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """Pairs (source, row) for each device whose usage changed; a single pair for a source without any change."""
+        """Return a pair (source, row) for each device whose usage changed, or one pair for a source without changes."""
         known_reports = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in known_reports for row in changed_rows([report])]
 
     def spread(self, metric: str = "peak") -> Spread | None:
-        """Return the spread of ``held``, ``peak`` or ``outside`` over all sources, or None if all values are unknown.
+        """Return the spread of a value over all sources, or None if it is unknown for all of them.
+
+        Args:
+            metric: ``"held"``, ``"peak"`` or ``"outside"``.
 
         Raises:
-            OptionError: ``metric`` is not one of these names.
+            OptionError: ``metric`` is invalid.
         """
         if metric not in {"held", "peak", "outside"}:
             raise OptionError(f"unknown metric {metric!r}: expected 'held', 'peak' or 'outside'")
@@ -57,7 +63,7 @@ class MergedReports(TableRepr):
         return frame
 
     def tables(self) -> list[Table]:
-        """Return the same kinds of tables as `Ranks.tables`."""
+        """Return tables of the sources, the spread of each value, the devices, and the source that deviates most."""
         results = [
             RankResult(name, "missing" if report is None else "done", report=report)
             for name, report in self.reports.items()

@@ -1,4 +1,7 @@
-"""Write a rank's report and snapshot atomically. A first report distinguishes killed ranks from missing ranks."""
+"""Write a rank's report and snapshot atomically.
+
+A report at the start of the measurement distinguishes ranks that were killed from ranks that are missing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class RankFiles:
-    """The files of this process in the directory of a run. The directory is created if it does not exist.
+    """The report and the snapshot of this process in the directory of a run, which is created if necessary.
 
     If ``rank`` is None, the rank is read from torch.distributed or the environment. If ``record`` is true, a snapshot
     is written. Raises `OptionError` if the rank is invalid or the directory is not writable.
@@ -65,7 +68,7 @@ class RankFiles:
         self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
-        """Return the offset in seconds of the file system's clock, which all hosts share, from this host's clock."""
+        """Return the difference in seconds between the clock of the shared file system and the clock of this host."""
         before = time.time()
         with contextlib.suppress(OSError), temporary_file(self._directory / "clock") as file:
             difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
@@ -163,7 +166,7 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
 
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """Return IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches."""
+    """Return pairs (kind, ID) that distinguish this launch of the ranks from other launches."""
     ids = {"process": f"{os.getpid()} {process_start(os.getpid())}"}
     elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":  # torchrun's default if no run ID is given

@@ -37,10 +37,14 @@ _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
 def ranks_tables(
     results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """Create the tables for several processes, each with at most ``limit`` rows.
+    """Return the tables for several processes.
 
-    ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order;
-    ``by="rank"`` keeps the order of ``results``. ``code`` is the label of the code that was run, or empty.
+    Args:
+        results: Results of the processes.
+        role: Term for a process, such as ``rank``.
+        by: Column by which the rows are sorted in descending order; ``"rank"`` keeps the order of ``results``.
+        limit: Maximum number of rows per table.
+        code: Label of the code that was run, or empty.
     """
     rows = ranks.rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)

@@ -33,7 +33,11 @@ class MultiCellRecording(Collector):
         self.recorder: Recorder | None = None
 
     def start(self, options: RecordingOptions) -> str:
-        """Start recording and return the message to print. Raises `RecordingError` if recording is impossible."""
+        """Start recording, and return a message for the user.
+
+        Raises:
+            RecordingError: Recording is not possible.
+        """
         if self.recorder is not None:
             raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
         recorder = Recorder(self._runtime, options)
@@ -45,7 +49,7 @@ class MultiCellRecording(Collector):
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a finished cell, its file name in tracebacks, its source code and its samples of device memory."""
+        """Add a cell after it has run: its execution count, file name, source code and samples of device memory."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
@@ -67,7 +71,7 @@ class MultiCellRecording(Collector):
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the events recorded so far and continue recording. ``numbers`` maps file names to execution counts."""
+        """Save the events recorded so far, and continue recording. ``numbers`` maps file names to execution counts."""
         if self.recorder is None:
             raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)

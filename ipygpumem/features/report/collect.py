@@ -1,4 +1,4 @@
-"""Notes on readings that have become less accurate."""
+"""Collector of notes on readings that have become less accurate."""
 
 from __future__ import annotations
 

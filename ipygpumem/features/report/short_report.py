@@ -1,4 +1,4 @@
-"""The short form of a report as text and HTML: one row for each device whose memory changed, then notes."""
+"""The short form of a report as text and HTML: one row for each device whose memory usage changed, then notes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BAR = "height:9px;border:1px solid #9ca3af;margin-right:8px;overflow:hidden;whi
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A formatted value such as ``peak +1.2 GiB``. Its kind selects its color, and its grade is shown as a tooltip."""
+    """A formatted value, such as ``peak +1.2 GiB``. ``kind`` determines its color; ``grade`` is shown as a tooltip."""
 
     kind: str
     text: str
@@ -31,7 +31,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class MetricsRow:
-    """Row of a short report for a device or the host: the values that changed, and the memory in use with its grade."""
+    """A row of a short report: the values that changed on a device or the host, and the memory in use."""
 
     name: str
     metrics: tuple[Metric, ...]
@@ -44,7 +44,7 @@ _NO_CHANGE = Metric("", "no change")
 
 
 class ShortReport:
-    """The short form of a report: a row for each device whose memory changed, followed by notes."""
+    """The short form of a report: a row for each device whose memory usage changed, followed by notes."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
@@ -235,7 +235,7 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Return a sentence on how a CUDA context was created on an additional device, perhaps unintentionally."""
+    """Return a sentence on the creation of a CUDA context on an additional device, which may be unintentional."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []

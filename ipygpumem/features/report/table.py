@@ -171,7 +171,7 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
 
 
 def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
-    """Return the line that ``%load_ext`` prints: the device, its baseline, and whether reports are on."""
+    """Return the line that ``%load_ext ipygpumem`` prints: the device, its baseline, and whether reports are on."""
     outlook = "a report follows every cell that changes memory" if reports else "reports are off: use %gpumem on"
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:

@@ -144,7 +144,7 @@ def _has_fraction(result: SettingsComparison) -> bool:
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
-    """Return a note if a limit larger than the smallest one is not sufficient in one of the first rows."""
+    """Return a note if one of the first rows fails with some limits that are larger than its smallest limit."""
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}

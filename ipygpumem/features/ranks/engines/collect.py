@@ -67,13 +67,17 @@ class Engines:
 
     @property
     def gone(self) -> str:
-        """Reason why no engine is available; empty if at least one engine is."""
+        """Reason why no engine is available; empty if at least one engine is available."""
         if self.closed:
             return "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
         return "" if self.numbers else "no engines are running: use %gpumem engines CLIENT once engines have started"
 
     def start(self, timeout: float = 60) -> None:
-        """Start monitoring cells; engines have ``timeout`` seconds to reply. Raises `OptionError` if there are none."""
+        """Start monitoring cells. Wait at most ``timeout`` seconds for the engines to reply.
+
+        Raises:
+            OptionError: The client has no engines.
+        """
         if not self.numbers:
             raise OptionError("this client has no engines: start a cluster, and wait until its engines are running")
         self._join(self.numbers, timeout)
@@ -116,7 +120,7 @@ class Engines:
                 self.origins[number] = outcome
 
     def _send_execute_request(self, socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
-        """Send code to an engine as the client's original method does, and record the request as a submission."""
+        """Send code to an engine like the client's original method, and record the request as a submission."""
         reply = type(self.client).send_execute_request(self.client, socket, code, *arguments, **options)
         engine_ids = {uuid.encode(): engine_id for engine_id, uuid in self.client._engines.items()}
         engine_id = engine_ids.get(options.get("ident"))

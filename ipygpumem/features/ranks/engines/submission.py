@@ -21,6 +21,8 @@ class EngineSubmission:
     """Code that one notebook cell submitted to several engines.
 
     Attributes:
+        code: The code.
+        cell: Index of the notebook cell.
         replies: Reply of each engine, an ``ipyparallel.AsyncResult``, by engine ID.
         reported: IDs of the engines whose reports have already been merged.
     """
@@ -32,7 +34,7 @@ class EngineSubmission:
 
     @property
     def running(self) -> list[int]:
-        """IDs of the engines that have neither replied nor died."""
+        """Return the IDs of the engines that have neither replied nor died."""
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     def take_reports(self) -> bool:
@@ -45,7 +47,7 @@ class EngineSubmission:
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait at most one second for data from finished engines, because data and replies arrive separately."""
+        """Wait up to one second for the data of finished engines, which arrive separately from their replies."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 

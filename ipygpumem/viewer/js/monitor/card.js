@@ -11,7 +11,7 @@ const LABELS = {
   allocated: "allocated",
   cached: "cache",
   outside: "outside PyTorch",
-  others: "other processes and unattributed",
+  others: "other processes and unattributed memory",
 };
 
 export class Card {

@@ -32,7 +32,7 @@ export function monitorColors(theme) {
   return { ...chartColors(theme), ...(theme === "dark" ? DARK : LIGHT) };
 }
 
-/** Cumulate rows from the bottom; null where no row so far is known. @param {(number|null)[][]} rows */
+/** The cumulative sums of rows from the bottom; null where the values of all rows so far are unknown. @param {(number|null)[][]} rows */
 export function stackRows(rows) {
   const sums = new Array(rows[0]?.length ?? 0).fill(null);
   return rows.map((row) => {
@@ -41,14 +41,14 @@ export function stackRows(rows) {
   });
 }
 
-/** The maximum between two indexes. @param {(number|null)[]} values @param {number} first @param {number} last included */
+/** The maximum between two indices. @param {(number|null)[]} values @param {number} first @param {number} last included */
 export function maximum(values, first, last) {
   return values
     .slice(Math.max(first, 0), last + 1)
     .reduce((/** @type {number} */ most, value) => Math.max(most, value ?? 0), 0);
 }
 
-/** The upper end of the byte axis: a round number above what is visible, at most the capacity. @param {number} visible @param {number|null} capacity @param {boolean} whole show the whole capacity */
+/** The upper end of the byte axis: a round number above the visible values, but at most the capacity. @param {number} visible @param {number|null} capacity @param {boolean} whole show the whole capacity */
 export function axisTop(visible, capacity, whole) {
   if (whole && capacity) return capacity * 1.02;
   const top = Math.max(visible * 1.12, 1 << 20);
@@ -107,7 +107,7 @@ export function drawChart(context, width, height, state, colors) {
   }
 }
 
-/** Sections without a pause between readings: nothing is known about a pause. @param {import("./history.js").History} history @param {number} first @param {number} last */
+/** Sections of readings without gaps. The memory usage in a gap is unknown. @param {import("./history.js").History} history @param {number} first @param {number} last */
 function* sections({ time, every }, first, last) {
   let from = first;
   for (let i = first + 1; i <= last; i++) {

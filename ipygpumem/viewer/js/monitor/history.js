@@ -31,7 +31,7 @@ export class History {
     this.cells = [];
     /** @type {{number: number|null, begin: number}|null} */
     this.running = null;
-    /** What a device is called, by name. @type {Record<string, string>} */
+    /** Product names of the devices, by name. @type {Record<string, string>} */
     this.labels = {};
   }
 

@@ -10,8 +10,8 @@ import { clockTime } from "./chart.js";
 import style from "./style.css";
 
 const SPANS = [60, 300, 900, 3600];
-const SHORTEST = 30; // seconds that the axis shows at least
-const STALE = 5; // seconds without a reading, beside three intervals, until the kernel counts as gone
+const SHORTEST = 30; // minimum length of the time axis in seconds
+const STALE = 5; // seconds without a reading, in addition to three intervals, before the kernel is reported as unresponsive
 
 export class Panel {
   /** @param {HTMLElement} element @param {import("./history.js").History} history @param {AbortSignal} signal */
@@ -107,7 +107,7 @@ export class Panel {
     this.schedule.request();
   }
 
-  /** The period that the charts show. */
+  /** The period that the charts show, in seconds since the Unix epoch. */
   period() {
     const end = this.paused ?? this.history.newest;
     // The first few readings fill the width

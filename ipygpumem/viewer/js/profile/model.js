@@ -16,7 +16,7 @@ export const CATEGORIES = [
 ];
 /** Categories from the bottom of the chart to its top, the longest-lived at the bottom. */
 export const ORDER = [0, 1, 5, 2, 4, 6, 3, 7];
-/** What PyTorch's allocator itself counted. */
+/** Counters of PyTorch's allocator. */
 export const COUNTERS = /** @type {const} */ (["allocated", "reserved"]);
 
 /** @typedef {"time"|"change"} AxisKind */
@@ -62,7 +62,7 @@ export class DeviceTimeline {
     this.overallPeak = this.peak;
   }
 
-  /** Choose the categories that count. @param {boolean[]} shown */
+  /** Select the categories that are shown and included in totals. @param {boolean[]} shown */
   show(shown) {
     this.shown = shown;
     const { total, count } = this;

@@ -1,4 +1,4 @@
-/** What the page of a profile shows: device, axis, visible part, cursor, categories. */
+/** The state of a profile's page: device, axis, visible part, cursor and categories. */
 
 import { size } from "../data/units.js";
 import { clampRange, scaleRange, shiftRange } from "../ui/zoom.js";

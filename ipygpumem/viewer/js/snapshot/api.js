@@ -74,7 +74,7 @@ export function api(ready) {
       return context.request("state", { event: context.event(), mode, replayed });
     },
 
-    /** Highlight what matches a text. @param {string} text */
+    /** Highlight the events and allocations that match a text. @param {string} text */
     async search(text) {
       if (typeof text !== "string" || !text.trim())
         throw new Error(`search: text must not be empty, got ${show(text)}.`);
@@ -95,7 +95,7 @@ export function api(ready) {
       return { ...peak, ...(await context.request("live", request)) };
     },
 
-    /** What is drawn at a point of the window, in CSS pixels. @param {number} x @param {number} y */
+    /** Return what is drawn at a point of the window, given in CSS pixels. @param {number} x @param {number} y */
     async pick(x, y) {
       checkNumber("x", x);
       checkNumber("y", y);

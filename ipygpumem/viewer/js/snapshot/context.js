@@ -1,4 +1,4 @@
-/** What all views of one viewer share. */
+/** The data and the state that all views of one viewer share. */
 
 import { getOrCreate } from "../data/collections.js";
 import { colors, swatch } from "./palette.js";
@@ -24,7 +24,7 @@ export class Context {
     this.theme = "light";
     /** @type {Map<string, Promise<Legend>>} */
     this.legends = new Map();
-    /** Whether the view has an address. */
+    /** Whether the view has a URL. */
     this.linkable = false;
     this.stop = new AbortController();
     /** Announce a text to screen readers. @type {(text: string) => void} */

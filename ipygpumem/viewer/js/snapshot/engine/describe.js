@@ -1,4 +1,4 @@
-/** All facts about one allocation or one event, as plain data. */
+/** The details of one allocation or one event, as plain data. */
 
 import { cellOf, poolOf, regionOf, streamLabel } from "../model/keys.js";
 import { ACTION, BEFORE } from "../model/trace.js";

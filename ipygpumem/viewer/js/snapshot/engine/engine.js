@@ -214,7 +214,7 @@ export class Engine {
     return findings(snapshot, device);
   }
 
-  /** Prepare what the first request about segments would have to wait for. @param {Where} request */
+  /** Prepare the data for which the first request about segments would otherwise have to wait. @param {Where} request */
   prepareSegments(request) {
     this.pane(request).history();
     return true;
@@ -285,7 +285,7 @@ export class Engine {
     return { index, exact: all[index] === request.event };
   }
 
-  /** What changed between two moments. @param {{before: Where & {event: number}, after: Where & {event: number}, key: string, limit: number}} request */
+  /** The groups that changed between two events. @param {{before: Where & {event: number}, after: Where & {event: number}, key: string, limit: number}} request */
   diff({ before, after, key, limit }) {
     return compare(this.pane(before), before.event, this.pane(after), after.event, key, limit);
   }

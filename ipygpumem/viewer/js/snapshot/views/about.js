@@ -1,4 +1,4 @@
-/** The panel about the file: devices, limits of the recording, allocator settings. */
+/** The panel with information about the file: device, events, capacity and allocator settings. */
 
 import { count, duration, oneLine, size } from "../../data/units.js";
 import { h } from "../../ui/dom.js";
@@ -44,7 +44,7 @@ export class AboutView {
       ["events", count(events)],
       ["allocations", count(allocations)],
       ["stacks", count(file.stacks)],
-      ["final segments", count(segments)],
+      ["segments at the end", count(segments)],
       ["recorded", timed ? `${duration(span)}, from ${start()} UTC` : "without timestamps"],
       ["peak allocated", `${bytes(peak.bytes)}, requested`],
       ["peak reserved", reserved === null ? "unknown" : bytes(reserved)],

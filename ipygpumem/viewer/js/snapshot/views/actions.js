@@ -1,4 +1,4 @@
-/** Everything a user can do, independent of whether it was requested by pointer, key, button or script. */
+/** The actions of the user, which pointer, keys, buttons and scripts can trigger. */
 
 import { count, fine } from "../../data/units.js";
 import { ascending, clampRange, scaleRange, shiftRange } from "../../ui/zoom.js";
@@ -32,7 +32,7 @@ export class Actions {
     return this.context.store;
   }
 
-  // The visible part
+  // The visible part of the axes
 
   /** Visible bytes within the range of the data; null: all of them. @param {[number, number]} y @returns {[number, number]|null} */
   clampBytes(y) {
@@ -46,7 +46,7 @@ export class Actions {
     return covers(clampRange(x, domain, MINIMUM[this.context.axis()]), domain, 0.9999);
   }
 
-  /** A view from a link, limited to what has data. @param {Partial<import("../store.js").Shown>} view */
+  /** A view from a link, limited to the range of the data. @param {Partial<import("../store.js").Shown>} view */
   clampLink({ x, y }) {
     const outside = (/** @type {[number, number]} */ [from, to], /** @type {[number, number]} */ [low, high]) =>
       to <= low || from >= high;
@@ -120,7 +120,7 @@ export class Actions {
     return this.goTo(this.context.facts(source).peak.event, source);
   }
 
-  /** Go to the place of a finding. @param {import("../engine/findings.js").Finding} finding */
+  /** Go to the event, allocation or group of a finding. @param {import("../engine/findings.js").Finding} finding */
   async follow({ event, row, mark }) {
     /** @type {Partial<import("../store.js").Shown>} */
     const patch = {};

@@ -1,4 +1,4 @@
-/** The selected allocation in full, below the state at the cursor. */
+/** The panel with the state at the cursor and all details of the selected allocation. */
 
 import { count, duration, fine, size } from "../../data/units.js";
 import { button, linkButton } from "../../ui/controls.js";

@@ -1,4 +1,4 @@
-/** The list of findings, each of which leads to its place, and the limitations of the file. */
+/** The list of findings, each with a link to its event or allocation, and the limitations of the file. */
 
 import { h, replaceChildren } from "../../ui/dom.js";
 
