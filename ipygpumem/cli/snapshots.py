@@ -219,7 +219,9 @@ COMMANDS = (
             Option(("before",), "A", "snapshot file"),
             Option(("after",), "B", "snapshot file to compare with A; can be the same file"),
             Option(("--device",), "N", "device index (default: the device with the highest peak)", type=_integer),
-            Option(("--at",), "EVENT_A EVENT_B", "events to compare (default: peaks)", type=_integer, value_count=2),
+            Option(
+                ("--at",), "EVENT_A EVENT_B", "events to compare (default: the peaks)", type=_integer, value_count=2
+            ),
             *_GROUPS,
         ),
         shell=_diff,

@@ -229,7 +229,7 @@ class DeviceReport(Serializable):
             return Accuracy("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
         problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
-            return make_accuracy("unknown", f"no sample exceeds the readings before and after{problem}")
+            return make_accuracy("unknown", f"no sample exceeds the readings at the start and at the end{problem}")
         other = "one that has ended" if self.process_wide else "another"
         return Accuracy(
             "sampled",

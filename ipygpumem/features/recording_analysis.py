@@ -93,7 +93,7 @@ class RecordingAnalysisCollector(Collector):
         if snapshot is None or recorder is None:
             if not outcome.problem:
                 return report
-            return with_notes(report, f"no {self.section} in this report: {outcome.problem}")
+            return with_notes(report, f"this report has no {self.section}: {outcome.problem}")
         parts = []
         for device in report.devices.values():
             timeline = device_timeline(snapshot, device)

@@ -73,8 +73,8 @@ class Settings(Configurable):
     report = Enum(
         ["changed", "always", "off"],
         "changed",
-        help="changed: show a report below each cell that changes memory usage. always: show one below every cell. "
-        "off: show only reports requested with %gpumem or %%gpumem.",
+        help="changed: show a report below each cell that changes memory usage. always: show a report below every "
+        "cell. off: show only reports requested with %gpumem or %%gpumem.",
     ).tag(config=True)
     min_change = _ConvertingTrait(
         parse_size,

@@ -143,7 +143,7 @@ class Plan:
                 else:
                     report = collector.collect(report, outcome)
             except Exception as error:  # keep the report if one section fails
-                report = with_notes(report, f"no {collector.section} in this report: {first_line(error)}")
+                report = with_notes(report, f"this report has no {collector.section}: {first_line(error)}")
         return MeasurementResult(report, outcome.error)
 
 

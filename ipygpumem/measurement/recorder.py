@@ -113,7 +113,7 @@ class Recorder:
         except RecordingError as error:
             return RecordingInfo(path=None, own=self.history.own, error=str(error))
         except Exception as error:
-            reason = f"the snapshot was not taken: {first_line(error)}"
+            reason = f"the snapshot could not be created: {first_line(error)}"
             return RecordingInfo(path=None, own=self.history.own, error=reason)
         events = sum(map(len, snapshot.get("device_traces", ())))
         all_dropped = None if None in dropped else sum(count or 0 for count in dropped)

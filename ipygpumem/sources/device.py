@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -46,19 +47,14 @@ class Device:
     """CUDA device visible to this process.
 
     Attributes:
-        label: Product name.
-        total: Total memory in bytes.
+        label, total: Product name, and total memory in bytes.
         threads: Number of threads that the device can run at the same time; None if unknown.
-        nvml: Interface to NVML; None if NVML cannot query this device.
-        handle: NVML's handle of the device.
+        nvml, handle: Interface to NVML, and NVML's handle of the device; None if NVML cannot query this device.
         own_pid: ID of this process in NVML's process list; None if unknown.
         mode, reason: How memory usage is attributed, and why (``mode`` and ``why`` of `DeviceReading`).
-        verified: Whether `verify` has been called.
-        graphics: Whether graphics processes use the device.
-        accounting: Whether the driver's accounting mode is enabled.
+        graphics, accounting: Whether graphics processes use the device, and whether accounting mode is enabled.
         segments: Number of segment allocations and frees at the last reading.
-        listed: Process ID and memory usage of each other process at the last reading.
-        others: Total memory usage of the other processes in bytes.
+        listed, others: ID and memory usage of each other process at the last reading, and their total usage in bytes.
         counter_source: Source of PyTorch's counters if it is not PyTorch's own allocator, otherwise empty.
     """
 
@@ -93,12 +89,9 @@ class Device:
         """Return a device with its NVML handle. No CUDA context is created. ``reason`` states why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
-        processors, threads = (
-            getattr(properties, name, 0) for name in ("multi_processor_count", "max_threads_per_multi_processor")
-        )
-        device = cls(
-            index, str(properties.name), uuid, int(properties.total_memory), processors * threads or None, reason=reason
-        )
+        names = ("multi_processor_count", "max_threads_per_multi_processor")
+        threads = math.prod(getattr(properties, name, 0) for name in names) or None
+        device = cls(index, str(properties.name), uuid, int(properties.total_memory), threads, reason=reason)
         if torch.cuda.get_allocator_backend() == "cudaMallocAsync":  # cannot change after CUDA is initialized
             device.counter_source = _ASYNC
         if nvml is None:
@@ -197,8 +190,8 @@ class Device:
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool, reuse_list: bool = True) -> DriverValues:
         """Read the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work.
 
-        NVML's process list, which takes longest, is read again if the memory usage of the device has changed, after 0.1
-        seconds, and if ``reuse_list`` is false.
+        NVML's process list, which takes the most time, is reused for up to 0.1 seconds while the memory usage of the
+        device does not change, unless ``reuse_list`` is false.
         """
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""

@@ -28,7 +28,9 @@ _REASONS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "the NVIDIA driver library (libnvidia-ml) is not installed",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "the driver is too old for the NVML query",
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "driver and NVML versions differ: reboot to complete the driver update",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
+        "the versions of the driver and of NVML differ: reboot to complete the driver update"
+    ),
 }
 
 

@@ -67,7 +67,7 @@ def test_leaks(capsys):
     status, out, _ = run(capsys, "leaks", OOM, "--top", "1")
     assert status == 0
     assert out.splitlines() == [
-        "GPU 0: 606.9 MiB in 449 blocks allocated in the range and alive at its end",
+        "GPU 0: 606.9 MiB in 449 blocks allocated in the range of events and alive at its end",
         "   352.6 MiB  58%  project/experiment.py:27 step  (296 blocks)",
         "   254.3 MiB  42%  in 4 other groups",
     ]

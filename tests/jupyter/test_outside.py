@@ -93,8 +93,8 @@ def test_memory_freed_in_same_cell(notebook):
 def test_problem_with_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
     result = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert result.stdout == (
-        "ipygpumem: memory outside PyTorch cannot be broken down by library: the CUPTI library is not loaded; "
-        "PyTorch's CUDA builds load it\n"
+        "ipygpumem: memory outside PyTorch cannot be broken down by library: the CUPTI library is not loaded: "
+        "only CUDA builds of PyTorch load it\n"
     )
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     result = gpu_notebook.run("gpu.outside(64 << 20)")
@@ -118,7 +118,7 @@ def test_invalid_setting(notebook):
 def test_env_shows_missing_packages(gpu_notebook, no_cupti):
     result = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in result.stdout
-    assert "unknown: the CUPTI library is not loaded; PyTorch's CUDA builds load it" in result.stdout
+    assert "unknown: the CUPTI library is not loaded: only CUDA builds of PyTorch load it" in result.stdout
     assert "NVML entry verified by a test allocation" in result.stdout
     assert not gpu_notebook.run("%gpumem env now").success
 

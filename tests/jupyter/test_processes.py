@@ -167,7 +167,7 @@ def test_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
 def test_lookup_error_keeps_the_report(notebook, monkeypatch):
     monkeypatch.setattr(host.ProcessInfoCache, "lookup", lambda *_, **__: 1 / 0)
     result = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
-    assert "no names of other processes in this report: division by zero" in result.text
+    assert "this report has no names of other processes: division by zero" in result.text
     assert notebook.last.devices["cuda:0"].others == GIB
 
 

@@ -290,7 +290,7 @@ def test_nvml_errors_later(fake_gpu, functions, code):
     [
         (False, None, "the NVIDIA driver library"),
         (True, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver is not loaded"),
-        (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver and NVML versions differ"),
+        (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "the versions of the driver and of NVML differ"),
     ],
 )
 def test_cuda_is_queried_without_nvml(make_gpu, present, code, reason):

@@ -123,7 +123,7 @@ def test_whole_gpu_of_mig_instance_is_recognized(fake_nvml):
         (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
         (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
         (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "driver is too old"),
-        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver and NVML versions differ"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "the versions of the driver and of NVML differ"),
         (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
         (4711, "error 4711"),
     ],

@@ -81,7 +81,7 @@ class PickleReader:
         try:
             return self._execute(self._data)
         except IndexError:
-            raise SnapshotFormatError("the pickle is broken: an opcode has no operand on the stack") from None
+            raise SnapshotFormatError("the pickle is damaged: an opcode has no operand on the stack") from None
 
     def memoized(self, index: int, chain: int = 0) -> Any:
         """Return the object at a memo index. Raises `NotColumnarError` if the recursion (``chain``) is too deep."""

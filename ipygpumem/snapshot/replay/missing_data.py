@@ -29,7 +29,7 @@ def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
     problems = (
         (timeline.reserved is None, "the file does not contain the segments"),
         (not (trace.action == Action.ALLOC).any(), "the recording contains no allocations"),
-        (not native, "the recording was made with an allocator other than PyTorch's native one"),
+        (not native, "the recording was not made with PyTorch's native allocator"),
         (gaps.ended_by_request, "the recording does not contain completed frees (skip_actions)"),
         (missing > 0, f"{missing:,} allocations or frees are missing from the recording"),
         (timeline.reserved_peak is None, "the events contradict the segments"),

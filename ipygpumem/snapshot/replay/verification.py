@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PRIME = 1_000_003
 _UNCERTAIN_RETRIES = (
-    "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from a request's retry"
+    "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from the retry of a request"
 )
 _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
@@ -151,7 +151,7 @@ def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings
     """Return descriptions of missing data about the last request that failed."""
     reasons = []
     if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
-        reasons.append("the file does not contain the pool of the failed request, which may be a private one")
+        reasons.append("the file does not contain the pool of the failed request, which may be a private pool")
     if depends_on_requested_size(recording, settings):
         reasons.append("the size of the failed request is known only as rounded by the recorded settings")
     return reasons

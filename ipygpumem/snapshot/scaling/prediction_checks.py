@@ -110,7 +110,7 @@ def _difference_at_same_size(matched: MatchedRecordings) -> str:
             if different > _MAX_SHARE * deviation.recorded:
                 lines = [item.line for item in deviation.unmatched] + [item.line for item in deviation.allocations]
                 return (
-                    f"Two recordings of size {_name(first[0])} differ by {size_text(different)} at the peak, mainly at "
+                    f"Two recordings of size {_name(first[0])} differ by {size_text(different)} at the peak, mainly in "
                     f"{(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
                 )
     return ""
@@ -138,7 +138,7 @@ def _error(worst: Deviation) -> str:
     sizes = ""
     if worst.allocations:
         line = worst.allocations[0].line
-        sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly at {line}"
+        sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly in {line}"
     return (
         f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
         f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, record four sizes."

@@ -133,7 +133,7 @@ def _loaded() -> Any:
         raise CuptiError("recording with CUPTI is supported only on Linux")
     path = loaded_library("libcupti.so")
     if path is None:
-        raise CuptiError("the CUPTI library is not loaded; PyTorch's CUDA builds load it")
+        raise CuptiError("the CUPTI library is not loaded: only CUDA builds of PyTorch load it")
     try:
         return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError as error:

@@ -273,12 +273,12 @@ def test_reason_for_missing_lines(gpu):
             gpu.free(gpu.alloc(MIB))
     assert m.report.lines == ()
     assert m.report.notes == (
-        "no lines in this report: the ring buffer dropped the events of 4 allocations: increase max_entries",
+        "this report has no lines: the ring buffer dropped the events of 4 allocations: increase max_entries",
     )
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
     assert m.report.notes == (
-        "no lines in this report: events are missing because the program itself started or stopped a recording",
+        "this report has no lines: events are missing because the program itself started or stopped a recording",
     )
 
 
@@ -289,7 +289,7 @@ def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
         torch.ones(3, requires_grad=True).sum().backward()
         torch.cuda.reset_accumulated_memory_stats()
     (note,) = m.report.notes
-    assert note.startswith("no lines in this report: ")
+    assert note.startswith("this report has no lines: ")
 
 
 def test_lines_of_a_builtin_function(fake_gpu):

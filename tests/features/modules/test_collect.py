@@ -484,7 +484,7 @@ def test_ring_buffer_overflow(traffic):
     with ipygpumem.measure(modules=model, max_entries=5) as m:
         model(torch.randn(16, 32))
     assert m.report.modules == ()
-    assert m.report.notes[0].startswith("no modules in this report: the ring buffer dropped ")
+    assert m.report.notes[0].startswith("this report has no modules: the ring buffer dropped ")
 
 
 @pytest.mark.parametrize("value", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])

@@ -165,7 +165,7 @@ def test_without_cupti(gpu, no_cupti):
         gpu.outside(10 * MIB)
     assert outside_memory(m).grade.trust == "unknown"
     assert m.report.notes == (
-        "memory outside PyTorch by library: the CUPTI library is not loaded; PyTorch's CUDA builds load it",
+        "memory outside PyTorch by library: the CUPTI library is not loaded: only CUDA builds of PyTorch load it",
     )
 
 

@@ -422,7 +422,10 @@ def _without_alloc(file):
     [
         (lambda file: file.pop("segments"), "does not contain the segments"),
         (lambda file: file.update(device_traces=[[]]), "contains no allocations"),
-        (lambda file: file["allocator_settings"].update(backend="cudaMallocAsync"), "an allocator other than"),
+        (
+            lambda file: file["allocator_settings"].update(backend="cudaMallocAsync"),
+            "not made with PyTorch's native allocator",
+        ),
         (_without_alloc, "missing from the recording"),
     ],
 )
@@ -537,7 +540,7 @@ def test_advice_requires_the_pool_of_the_request():
     assert (
         Snapshot.load(file)
         .replay("expandable_segments:True")
-        .reason.endswith("the file does not contain the pool of the failed request, which may be a private one")
+        .reason.endswith("the file does not contain the pool of the failed request, which may be a private pool")
     )
     next(event for event in file["device_traces"][0] if event["action"] == "oom")["size"] = 512
     reason = Snapshot.load(file).replay().reason
@@ -575,7 +578,9 @@ def test_empty_cache_before_a_request(line, limit, retry, same_line):
     replay = snapshot.replay("expandable_segments:True")  # further calls may have freed no memory
     unknown = "calls to torch.cuda.empty_cache() that freed no memory are not recorded"
     if same_line:
-        unknown = "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from a request's retry"
+        unknown = (
+            "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from the retry of a request"
+        )
     assert (replay.grade, replay.reason) == (("exact", "") if retry and not same_line else ("approximate", unknown))
     assert (snapshot.replay().retries is None) == same_line
 
@@ -609,7 +614,9 @@ def test_empty_cache_without_stacks():
             segments.append({"device": 0, "address": block["address"], "total_size": end * MIB, "blocks": [block]})
         snapshot = Snapshot.load({"segments": segments, "device_traces": [trace]})
         assert [item.retry for item in Recording(snapshot, 0).special] == [retry]
-        reason = "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from a request's retry"
+        reason = (
+            "without the stacks of frees, torch.cuda.empty_cache() cannot be distinguished from the retry of a request"
+        )
         replay = snapshot.replay("expandable_segments:True")
         assert (replay.grade, reason in replay.reason) == ("approximate", retry)
         assert snapshot.replay().grade == "exact"

@@ -385,7 +385,7 @@ def with_extra(extra):
     [
         (
             lambda recorder, size: [2 * MIB] * len(recorder.windows),
-            r"^Two recordings of size 2 differ by 6\.0 MiB at the peak, mainly at .*:7 forward: make",
+            r"^Two recordings of size 2 differ by 6\.0 MiB at the peak, mainly in .*:7 forward: make",
         ),
         (
             lambda recorder, size: [MIB] * (size == 4),
@@ -426,7 +426,7 @@ def test_growth_faster_than_a_square_is_not_assumed():
     """Four sizes that are close to each other can be on a polynomial by chance."""
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
-    assert "mainly at user/train.py:7 forward: record larger sizes" in scaled.reasons[0]
+    assert "mainly in user/train.py:7 forward: record larger sizes" in scaled.reasons[0]
 
 
 def test_irregular_workspace_below_the_peak_is_no_reason():
