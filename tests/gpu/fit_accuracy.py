@@ -38,6 +38,8 @@ TRAINING_STEPS = 4
 BESIDE = ("gpt", "unet", "lstm")
 HELD = 20 * GIB
 HOLDER = f"import torch; x = torch.empty({HELD}, dtype=torch.uint8, device='cuda'); print('ready', flush=True); input()"
+MIN_SHARE = 0.95
+"""Smallest share of the capacity that a step of the size after the recommended one should need."""
 MAX_DRY_ERROR = 0.2
 MAX_SECONDS = 150
 """Duration of a case after which it is stopped."""
@@ -136,7 +138,7 @@ def run_case(name, kind, card, *, dry=True):
         print(result, flush=True)
         if result.refusal:
             continue
-        row |= accuracy(step, result) if kind == "accuracy" else recommended(step, result, workload.last)
+        row |= accuracy(step, result) if kind == "accuracy" else recommended(step, result, sizes)
         if kind != "accuracy" or row["sizes"]:
             break
     if dry and row.get("sizes"):
@@ -194,12 +196,18 @@ def accuracy(step, result):
     return {"sizes": rows, "largest_run": largest}
 
 
-def recommended(step, result, last):
+def recommended(step, result, sizes):
+    """Run the recommended size, and return what happened and how much of the capacity was used.
+
+    ``growth`` is the predicted share of the capacity that the next larger size needs in addition.
+    """
     import torch
 
     size = result.recommended
     if size is None:
         return {"error": "no recommended size"}
+    following = min(size + sizes.step, sizes[-1])
+    growth = (result.reserved(following) - result.reserved(size)) / result.capacity
     begin_training()
     before, error, done = torch.cuda.memory_stats(), "", 0
     began = time.perf_counter()
@@ -212,7 +220,7 @@ def recommended(step, result, last):
     after = torch.cuda.memory_stats()
     changes = {name: after[name] - before[name] for name in ("num_ooms", "num_alloc_retries")}
     share = torch.cuda.max_memory_reserved() / result.capacity
-    return {"steps": done, "error": error, "share": share, "limited": size == last, **changes}
+    return {"steps": done, "error": error, "share": share, "limited": size == sizes[-1], "growth": growth, **changes}
 
 
 def problems(row):
@@ -225,7 +233,7 @@ def problems(row):
     if row["kind"] != "accuracy":
         if row["error"] or row["num_ooms"] or row["num_alloc_retries"]:
             result.append(f"{row['error']} {row['num_ooms']} OOMs, {row['num_alloc_retries']} retries")
-        if row["share"] < 0.95 and not row["limited"]:
+        if row["share"] + row.get("growth", 0) < MIN_SHARE and not row["limited"]:
             result.append(f"only {row['share']:.1%} of the capacity is used")
         return result
     return result + inaccuracies(row["sizes"])

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ipygpumem.features.fit.advice.blocks import ModelBlock
     from ipygpumem.features.fit.state import SavedState
@@ -72,12 +72,14 @@ class StepRun:
         snapshot: The recorded allocations; None if the run was not recorded.
         recorder: The recorder; None if the run was not recorded.
         observer: Observer of the calls and updates in the run; None if the run was not observed.
+        workspaces: Empty, because the workspaces of libraries exist before the recorded runs, unlike in `DryRun`.
     """
 
     peaks: dict[int, Counters]
     snapshot: Snapshot | None
     recorder: Recorder | None = None
     observer: StepObserver | None = None
+    workspaces: Mapping[int, int] = field(default_factory=dict)
 
     def step(self, device: int) -> StepRecording:
         """Return the recorded events on a device, except for the release of PyTorch's cache after the run."""

@@ -108,9 +108,13 @@ def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
     assert estimate.reserved(20) == estimated
 
 
-@pytest.mark.parametrize(("count", "peaks"), [(2, (506, 1706, 12_906))])
+@pytest.mark.parametrize(("count", "peaks"), [(2, (506, 1674, 12_874))])
 def test_gradients_that_are_not_deleted(count, peaks):
-    """The first step creates the gradients in its cached memory. The peaks were measured on an H200."""
+    """The first step creates the gradients in its cached memory.
+
+    After an earlier step, whose workspace of cuBLAS has its own segment, 506, 1,706 and 12,906 MiB were measured on an
+    H200. The first step of a new process creates this workspace of 32 MiB in its cached memory, too.
+    """
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.GELU())))
     outputs = collections.deque(maxlen=count)
 
@@ -152,12 +156,13 @@ class GPT(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.parametrize("keeps_output", [False, True])
-def test_recommended_size_of_a_transformer(keeps_output):
+@pytest.mark.parametrize(("layers", "keeps_output"), [(1, False), (2, False), (2, True)])
+def test_recommended_size_of_a_transformer(layers, keeps_output):
+    """The first step also creates the workspaces of cuBLAS in its cached memory."""
     kept = {}
 
     def make():
-        model = GPT()
+        model = GPT(layers=layers)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 
         def step(batch):
@@ -179,6 +184,6 @@ def test_recommended_size_of_a_transformer(keeps_output):
         (_, first), *later = simulated_peaks(make(), size)
         allocated, reserved = later[-1]
         assert reserved > 1.1 * first or size != 64
-        assert result.reserved(size) == pytest.approx(reserved, rel=0.02)
+        assert result.reserved(size) == pytest.approx(reserved, rel=0.001)
         assert result.predict(size) == pytest.approx(allocated, rel=0.005)
     assert 0.95 * result.capacity < reserved < result.capacity < 16 * GIB

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -75,6 +75,8 @@ class StepFacts:
         seconds: Duration of the step without the updates, in seconds; 0 if it is unknown.
         unused: Name of each variable that the step does not use, and the indices of the blocks of its tensors.
         gradients: Indices of the blocks older than the step that contain gradients created by the runs.
+        workspaces: Dict from the indices of the blocks older than the step that contain workspaces of libraries to the
+            number of allocations of the step before their first use.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -83,6 +85,7 @@ class StepFacts:
     seconds: float = 0.0
     unused: tuple[tuple[str, Ints], ...] = ()
     gradients: Sequence[int] = ()
+    workspaces: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def block_seconds(self) -> dict[int, float]:
@@ -107,14 +110,17 @@ class StepFacts:
         return self.seconds and self.seconds - excess
 
     def created_blocks(self, scaled: StepPredictor) -> CreatedBlocks:
-        """Return the memory blocks of optimizer state and gradients that the first run creates and later runs keep.
+        """Return the memory blocks that the first run creates and later runs keep.
 
+        These are the optimizer state, gradients and, in runs on fake tensors, workspaces of libraries.
         The first run creates a gradient where later runs allocate a temporary gradient that is added to it. Gradients
         of the same size are interchangeable.
         """
         requests = scaled.step_requests
         sources = requests.leftovers.sources
         begins: dict[int, tuple[int, int]] = {}
+        for block, count in self.workspaces.items():
+            begins[block] = int(requests.start[count - 1]) + 1 if count else 0, -1
         for update in self.updates:
             for block in update.created[sources[update.created] < 0].tolist():
                 begins.setdefault(block, (update.begin, -1))
@@ -182,7 +188,8 @@ class StepObservations:
 
         states = {key: (np.sort(blocks(tensors)), blocks(new)) for key, (tensors, new) in updates.states().items()}
         facts = find_facts(scaled, step_run, [block.name for block in self.blocks], states)
-        return replace(facts, unused=self._unused(ids), gradients=blocks([*gradients]).tolist())
+        workspaces = {block_of[key]: count for key, count in step_run.workspaces.items() if key in block_of}
+        return replace(facts, unused=self._unused(ids), gradients=blocks([*gradients]).tolist(), workspaces=workspaces)
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
         """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""

@@ -66,7 +66,7 @@ class FakeDevice:
         self._copies: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
         self._known = {id(tensor) for tensor in objects.tensors}
         self._gradients: list[tuple[Any, Any]] = []
-        self._workspaces: set[str] = set()
+        self._workspaces: dict[str, list[SimulatedAllocation]] = {}
         self._in_backward = False
         self._modules_by_node: dict[int, str] = {}
         self._tree: Any = import_module("torch.utils._pytree")
@@ -263,10 +263,13 @@ class FakeDevice:
         for storage in {storage._cdata: storage for storage in storages}.values():
             self.log.add(storage, SimulatedAllocation(storage.nbytes(), frames, phase, name))
         if is_product and phase not in self._workspaces:
-            self._workspaces.add(phase)
-            sizes = [self._workspace] if len(self._workspaces) > 1 else [self._workspace, _LT_WORKSPACE]
-            for size in sizes:
-                self.log.add_permanent(SimulatedAllocation(size, frames, LIBRARIES, "(cuBLAS)"))
+            sizes = [self._workspace] if self._workspaces else [self._workspace, _LT_WORKSPACE]
+            workspaces = [SimulatedAllocation(size, frames, LIBRARIES, "(cuBLAS)") for size in sizes]
+            self._workspaces[phase] = workspaces
+            for allocation in workspaces:
+                self.log.add_permanent(allocation)
+        for allocation in self._workspaces[phase] if is_product else ():
+            self.log.use_permanent(allocation)
         if convolution_workspace:
             workspace = SimulatedAllocation(convolution_workspace, frames, LIBRARIES, "(cuDNN)")
             self.log.requests += [(workspace, False), (workspace, True)]

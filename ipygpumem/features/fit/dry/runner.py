@@ -90,7 +90,7 @@ class DryRun:
     def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
-        self.observer = observer
+        self.observer, self.workspaces = observer, log.first_uses
         begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # positions as returned by `DryObserver.position`
         self.recorder: Any = SimpleNamespace(begin_position=begin, end_position=end, history=SimpleNamespace(own=True))
         self._recording = recording

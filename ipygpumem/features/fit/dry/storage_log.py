@@ -23,18 +23,21 @@ class StorageLog:
     Attributes:
         before: Allocations that existed at the last call to `start`.
         requests: Allocations and frees since the last call to `start`: tuples of an allocation and whether it is freed.
+        first_uses: For each permanent allocation that was used since then, by ID, the number of other allocations since
+            then and before the first use.
     """
 
     def __init__(self) -> None:
         self.before: list[SimulatedAllocation] = []
         self.requests: list[tuple[SimulatedAllocation, bool]] = []
+        self.first_uses: dict[int, int] = {}
         self._live: dict[int, tuple[SimulatedAllocation, Any]] = {}
         self._permanent: list[SimulatedAllocation] = []
 
     def start(self) -> None:
         """Clear `requests`, and set `before` to the allocations that currently exist."""
         self.before = [*self._permanent, *(allocation for allocation, _ in self._live.values())]
-        self.requests = []
+        self.requests, self.first_uses = [], {}
 
     def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
         """Add a storage and log when it is freed. If ``older`` is true, it existed before the first request."""
@@ -54,6 +57,12 @@ class StorageLog:
         """Add an allocation that is never freed, such as the workspace of a library."""
         self._permanent.append(allocation)
         self.requests.append((allocation, False))
+
+    def use_permanent(self, allocation: SimulatedAllocation) -> None:
+        """Log that a permanent allocation is used."""
+        if id(allocation) not in self.first_uses:
+            created = [item for item, freed in self.requests if not freed and item not in self._permanent]
+            self.first_uses[id(allocation)] = len(created)
 
     def get(self, storage: Any) -> SimulatedAllocation | None:
         """Return the allocation of a storage, or None if the storage has not been added."""
