@@ -45,11 +45,11 @@ def run():
     import torch
 
     from ipygpumem.features.holders.collect import holders
-    from ipygpumem.features.holders.reference_graph import Root
+    from ipygpumem.features.holders.reference_graph import SearchRoot
 
     device = "cuda" if _gpu() else "cpu"
     space = _fill(torch, device)
-    roots = [Root("", space, "variable", "names")]
+    roots = [SearchRoot("", space, "variable", "names")]
     holders(roots, host=device == "cpu")
     results = [holders(roots, host=device == "cpu") for _ in range(5)]
     seconds = statistics.median(result.seconds for result in results)

@@ -13,7 +13,7 @@ from ipygpumem.core.errors import IpyGpuMemError, OptionError, check_argument, f
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.blocks import checkpointing
-from ipygpumem.features.fit.advice.contexts import StepContext, applicable
+from ipygpumem.features.fit.advice.contexts import ContextManagerChange, applicable
 from ipygpumem.features.fit.advice.model import ChangeTrial
 from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.dry.runner import DryRunner
@@ -180,8 +180,8 @@ def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTr
 
 
 def _run_contexts(
-    code: StepCode, contexts: Iterable[StepContext], kept_bytes: int, trials: list[ChangeTrial], **options: Any
-) -> Iterator[tuple[StepContext, RecordedStepPredictor | str]]:
+    code: StepCode, contexts: Iterable[ContextManagerChange], kept_bytes: int, trials: list[ChangeTrial], **options: Any
+) -> Iterator[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
     """Run the step in each context manager. Yield the context manager and the prediction or the reason for a failure.
 
     ``kept_bytes`` is the size of the tensors that the step does not free. The largest run in each context manager is

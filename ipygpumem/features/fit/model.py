@@ -20,7 +20,7 @@ ProbeRole: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(Serializable):
+class ProbeRun(Serializable):
     """The peak memory of one run of the step at a small size.
 
     Attributes:
@@ -95,7 +95,7 @@ class Fit(Serializable, TableRepr):
     largest: int | None = None
     recommended: int | None = None
     after_release: int | None = None
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[ProbeRun, ...] = ()
     pieces: tuple[PredictionPiece, ...] = ()
     combinations: tuple[SizeCombination, ...] = ()
     trials: tuple[ChangeTrial, ...] = ()

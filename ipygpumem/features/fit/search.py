@@ -15,7 +15,7 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.facts import StepFacts, StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner, OptimizerStateTracker
-from ipygpumem.features.fit.model import Probe, ProbeRole
+from ipygpumem.features.fit.model import ProbeRole, ProbeRun
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.probes import FitError, MemoryCapacity, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
@@ -68,7 +68,7 @@ class SizeSearch:
     ) -> None:
         self.code, self.on, self.index = code, on, 0
         self.capacity: int | None = None
-        self.probes: list[Probe] = []
+        self.probes: list[ProbeRun] = []
         self.scaled: RecordedStepPredictor | None = None
         self.notes: list[str] = []
         self.files, self.facts = WrittenFiles(), StepFacts()
@@ -117,7 +117,7 @@ class SizeSearch:
         return request
 
     def _runs(self, objects: StepObjects, updates: _Updates) -> _Runs:
-        """Yield the size, the role and the predicted peak of each run, and receive the resulting `Probe`."""
+        """Yield the size, the role and the predicted peak of each run, and receive the resulting `ProbeRun`."""
         __tracebackhide__ = True
         self._before = {index: self.runner.available(index) for index in self.runner.devices()}
         self.index = self.runner.current_device()
@@ -160,7 +160,7 @@ class SizeSearch:
         if other_devices:
             self.notes.append(f"The step also uses {', '.join(other_devices)}, which is not predicted.")
 
-    def _add(self, size: Size, role: ProbeRole, predicted: int | None) -> Probe | FitError | None:
+    def _add(self, size: Size, role: ProbeRole, predicted: int | None) -> ProbeRun | FitError | None:
         __tracebackhide__ = True
         warm_up = role == "warm-up"
         try:
@@ -177,7 +177,7 @@ class SizeSearch:
             raise OptionError(f"{self.code.text} allocates no GPU memory at size {size_name(size)}")
         self._steps.append((size, step))
         self.observations.add(step, step_run)
-        self.probes.append(Probe(size, role, peaks.allocated, peaks.reserved, predicted))
+        self.probes.append(ProbeRun(size, role, peaks.allocated, peaks.reserved, predicted))
         used_bytes = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used_bytes > self._allowance(self.index):
             return self._too_large(f"the run at size {size_name(size)}", used_bytes)
@@ -287,7 +287,7 @@ class SizeSearch:
         difference = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
         reasons = (*((difference,) if wrong else ()), *updated.reasons[:1])
         if not self.ranks.minimum(int(not reasons)):
-            self.probes[-1] = Probe(size, "fit", probe.allocated, probe.reserved)
+            self.probes[-1] = ProbeRun(size, "fit", probe.allocated, probe.reserved)
             reasons = reasons or (_OTHER_RANK,)
         return updated, reasons
 

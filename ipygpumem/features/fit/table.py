@@ -12,7 +12,7 @@ from ipygpumem.features.fit.axes import size_name
 from ipygpumem.snapshot.scaling.step import OPTIMIZER
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.model import Fit, Probe
+    from ipygpumem.features.fit.model import Fit, ProbeRun
     from ipygpumem.snapshot.scaling.results import PredictionPiece
 
 _MAX_PIECES = 4
@@ -72,10 +72,10 @@ def _combinations(fit: Fit) -> Table:
         values = ("none" if value is None else f"{value:,}" for value in (item.largest, item.recommended))
         reserved = "" if item.reserved is None else size(item.reserved)
         rows.append(TableRow(f"{second.name} {item.size:,}", (*values, reserved), 1))
-    return Table(f"sizes that fit; the recommended ones leave {fit.margin:.0%} free", header, tuple(rows))
+    return Table(f"largest sizes that fit; recommended sizes leave {fit.margin:.0%} free", header, tuple(rows))
 
 
-def _probe(probe: Probe) -> str:
+def _probe(probe: ProbeRun) -> str:
     at = size_name(probe.size)
     if probe.role == "again":
         return f"{at} again: {size(probe.allocated)}"

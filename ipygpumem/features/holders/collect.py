@@ -15,7 +15,7 @@ from ipygpumem.core.reading import Baseline
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import MIB, size
 from ipygpumem.features.holders import model
-from ipygpumem.features.holders.reference_graph import Root, module_roots, naming_functions
+from ipygpumem.features.holders.reference_graph import SearchRoot, module_roots, naming_functions
 from ipygpumem.features.holders.search import SearchResult, search_holders
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
@@ -33,7 +33,7 @@ _NOT_SEARCHED = "less than 1%, not searched: use --all"
 
 
 def holders(
-    roots: Sequence[Root] | None = None,
+    roots: Sequence[SearchRoot] | None = None,
     *,
     device: str | int | Iterable[str | int] | None = None,
     host: bool | None = None,
@@ -75,7 +75,7 @@ def holders(
 @pause_gc()
 def find_holders(
     runtime: Runtime,
-    roots: Sequence[Root] | None = None,
+    roots: Sequence[SearchRoot] | None = None,
     *,
     device: Any = None,
     host: bool | None = None,
@@ -133,8 +133,10 @@ def new_holders(report: Report, baseline: model.StorageBaseline | None) -> model
 
 def _check(roots: Any, since: Any, limit: Any) -> None:
     # passing a dict of variables is the most likely mistake: it is a sequence of its keys
-    if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(root, Root) for root in roots)):
-        raise OptionError(f"roots must be a list of Root objects or None, not {type(roots).__name__}")
+    if roots is not None and not (
+        isinstance(roots, (list, tuple)) and all(isinstance(root, SearchRoot) for root in roots)
+    ):
+        raise OptionError(f"roots must be a list of SearchRoot objects or None, not {type(roots).__name__}")
     if since is not None and not isinstance(since, model.StorageBaseline):
         raise OptionError(f"since must be a StorageBaseline or None, not {type(since).__name__}")
     if not isinstance(limit, (int, float)) or not limit >= 0:

@@ -18,7 +18,7 @@ from ipygpumem.features.holders.labels import (
     type_label,
 )
 from ipygpumem.features.holders.model import PLACES, Place
-from ipygpumem.features.holders.reference_graph import ObjectName, ReferrerGraph, Root
+from ipygpumem.features.holders.reference_graph import ObjectName, ReferrerGraph, SearchRoot
 from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
@@ -58,7 +58,7 @@ class ObjectNames:
         self.place_bits: dict[int, int] = {}
         self.root_ids: set[int] = set()
 
-    def name_from_roots(self, roots: Sequence[Root]) -> None:
+    def name_from_roots(self, roots: Sequence[SearchRoot]) -> None:
         """Name all objects that are reachable from the roots."""
         self.root_ids = {id(root.value) for root in roots if root.terminal}
         sorted_roots = sorted(roots, key=lambda root: PLACES.index(root.place))
@@ -90,7 +90,7 @@ class ObjectNames:
             bits |= self.place_bits.get(object_id, 0)
         return _places(bits)
 
-    def _add_root(self, root: Root, queue: _Queue) -> None:
+    def _add_root(self, root: SearchRoot, queue: _Queue) -> None:
         root_id = id(root.value)
         if root_id not in self._referrers.objects:
             return
@@ -234,7 +234,7 @@ class ObjectNames:
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:
-        """Return the name of an object, or None if names with this prefix are shortened; and whether it is the only."""
+        """Return the name of an object, or None if longer names are shortened, and whether it has only one name."""
         ancestor_id: int | None = object_id  # None after the loop if no name with this one is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id

@@ -30,7 +30,7 @@ _MAX_CLASS_REFERRERS = 50
 """Maximum number of referrers added for each class, because a class may have millions of instances."""
 
 
-class Root(NamedTuple):
+class SearchRoot(NamedTuple):
     """An object at which the search for names starts.
 
     Attributes:
@@ -63,7 +63,7 @@ class NamingFunctions:
     """
 
     def __init__(self) -> None:
-        self.roots: Callable[[], list[Root]] = python_roots
+        self.roots: Callable[[], list[SearchRoot]] = python_roots
         self.label: Callable[[str, int, str], str] = frame_label
 
 
@@ -72,22 +72,22 @@ def naming_functions() -> NamingFunctions:
     return current().state(NamingFunctions)
 
 
-def python_roots() -> list[Root]:
+def python_roots() -> list[SearchRoot]:
     """Return the roots of a process without IPython: the variables of ``__main__`` and the last exception."""
-    return [Root("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
+    return [SearchRoot("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
 
 
-def exception_roots() -> list[Root]:
+def exception_roots() -> list[SearchRoot]:
     """Return the roots for the last exception and its traceback, which Python keeps for post-mortem debugging."""
     values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
-    return [Root("last exception", value, "traceback", terminal=False) for value in values if value is not None]
+    return [SearchRoot("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
 
-def module_roots(roots: Sequence[Root]) -> list[Root]:
+def module_roots(roots: Sequence[SearchRoot]) -> list[SearchRoot]:
     """Return roots for the namespaces of imported modules not in ``roots``: the user's modules, then libraries."""
     seen_ids = {id(root.value) for root in roots}
-    user_modules: list[Root] = []
-    libraries: list[Root] = []
+    user_modules: list[SearchRoot] = []
+    libraries: list[SearchRoot] = []
     # copied to a list first, because another thread may import a module
     for name, module in sorted(item for item in list(sys.modules.items()) if type(item[0]) is str):
         namespace = instance_dict(module) if is_instance(module, types.ModuleType) else None
@@ -97,12 +97,12 @@ def module_roots(roots: Sequence[Root]) -> list[Root]:
         file = namespace.get("__file__")
         is_library = type(file) is not str or is_library_file(file)
         names = (lambda name: not name.startswith("last_")) if name == "sys" else None  # the last exception
-        root = Root(f"{name}.", namespace, "module", "names", names, distant=is_library)
+        root = SearchRoot(f"{name}.", namespace, "module", "names", names, distant=is_library)
         (libraries if is_library else user_modules).append(root)
     return [*user_modules, *libraries]
 
 
-def notebook_roots(shell: Any) -> list[Root]:
+def notebook_roots(shell: Any) -> list[SearchRoot]:
     """Return the roots of an IPython shell: variables, outputs, and references to the last exception."""
     namespace = shell.user_ns
     result = getattr(shell, "last_execution_result", None)
@@ -111,23 +111,23 @@ def notebook_roots(shell: Any) -> list[Root]:
         return is_ipython_name(name) and is_output(shell, name)
 
     roots = [
-        Root("", namespace, "variable", "names", lambda name: not is_ipython_name(name)),
-        Root("", namespace, "variable", "names", lambda name: not is_own_output(name)),  # a variable named _
-        Root("Out", namespace.get("_oh"), "output", "items"),
-        Root("", namespace, "output", "names", is_own_output),
-        Root("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipython_name),
-        Root("the last output", shell.displayhook, "output"),
-        Root("IPython", shell, "elsewhere", distant=True),
+        SearchRoot("", namespace, "variable", "names", lambda name: not is_ipython_name(name)),
+        SearchRoot("", namespace, "variable", "names", lambda name: not is_own_output(name)),  # a variable named _
+        SearchRoot("Out", namespace.get("_oh"), "output", "items"),
+        SearchRoot("", namespace, "output", "names", is_own_output),
+        SearchRoot("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipython_name),
+        SearchRoot("the last output", shell.displayhook, "output"),
+        SearchRoot("IPython", shell, "elsewhere", distant=True),
         *exception_roots(),
-        Root("last exception", getattr(shell, "InteractiveTB", None), "traceback"),
-        Root("last exception", getattr(shell, "SyntaxTB", None), "traceback"),
+        SearchRoot("last exception", getattr(shell, "InteractiveTB", None), "traceback"),
+        SearchRoot("last exception", getattr(shell, "SyntaxTB", None), "traceback"),
     ]
     if result is not None:
         roots += [
-            Root("the last output", result.result, "output", terminal=False),
-            Root("last exception", getattr(result, "error_in_exec", None), "traceback", terminal=False),
-            Root("last exception", getattr(result, "error_before_exec", None), "traceback", terminal=False),
-            Root("last exception", result, "traceback", last_resort=True),
+            SearchRoot("the last output", result.result, "output", terminal=False),
+            SearchRoot("last exception", getattr(result, "error_in_exec", None), "traceback", terminal=False),
+            SearchRoot("last exception", getattr(result, "error_before_exec", None), "traceback", terminal=False),
+            SearchRoot("last exception", result, "traceback", last_resort=True),
         ]
     return [root for root in roots if root.value is not None]
 
@@ -184,7 +184,7 @@ class ReferrerGraph:
                 child = objects[child_id]
                 is_dict, is_class = type(child) is dict, issubclass(type(child), type)
                 for parent in (*parents, *self.extra[child_id]) if child_id in self.extra else parents:
-                    if type(parent) is Root:
+                    if type(parent) is SearchRoot:
                         continue
                     if is_dict and any(child is namespace for namespace in global_namespaces(parent)):
                         continue  # a function is not a holder of the global variables of its module

@@ -19,7 +19,7 @@ from typing import Any
 from ipygpumem.core.introspection import frame_locals, is_library_file, pause_gc, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
 from ipygpumem.features.holders.name_assignment import ObjectNames
-from ipygpumem.features.holders.reference_graph import ReferrerGraph, Root, add_class_referrers
+from ipygpumem.features.holders.reference_graph import ReferrerGraph, SearchRoot, add_class_referrers
 from ipygpumem.features.holders.targets import SearchTargets
 from ipygpumem.features.holders.tracked_objects import SearchLimit, TrackedObjects, has_frozen_objects
 from ipygpumem.sources.storages import StorageInspector, StorageLocation
@@ -53,7 +53,7 @@ class SearchResult:
 
 
 def search_holders(
-    roots: Sequence[Root],
+    roots: Sequence[SearchRoot],
     torch: Any,
     is_wanted: Callable[[str], bool],
     *,
@@ -102,7 +102,7 @@ class _HolderSearch:
         torch: Any,
         limit: SearchLimit,
         is_wanted: Callable[[str], bool],
-        roots: Sequence[Root],
+        roots: Sequence[SearchRoot],
         *,
         is_everywhere: bool,
     ) -> None:
@@ -177,7 +177,7 @@ class _HolderSearch:
         is_final = not result.complete or not unsearched
         return result, is_final or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
 
-    def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
+    def _find_names(self, roots: list[SearchRoot], *, threads: bool) -> ObjectNames:
         targets = self.targets
         objects = {key: target.obj for key, target in targets.by_id.items()} | targets.graph.nodes
         if targets.elements is not None:
@@ -187,7 +187,7 @@ class _HolderSearch:
         self.referrers.add_referrers()
         if threads:
             threads_and_frames = ((name, frame) for name, frame in running_frames() if self.referrers.add_frame(frame))
-            roots += [Root(f"thread {name}", frame, "thread") for name, frame in threads_and_frames]
+            roots += [SearchRoot(f"thread {name}", frame, "thread") for name, frame in threads_and_frames]
         for passes_left in range(_MAX_EXTRA_PASSES, -1, -1):
             names = ObjectNames(self.referrers, targets)
             names.name_from_roots(roots)

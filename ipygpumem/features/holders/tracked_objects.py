@@ -70,7 +70,7 @@ class SearchLimit:
         return is_reached
 
     def passed(self, share: float) -> bool:
-        """Return whether this share (between 0 and 1) of the time limit has passed."""
+        """Return whether a share of the time limit, between 0 and 1, has passed."""
         return self.unlimited <= 0 and time.perf_counter() > self.start + (self.end - self.start) * share
 
 

@@ -229,7 +229,7 @@ def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
 
 @lru_cache(maxsize=4096)
 def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return whether an operator's overload with this ``signature`` writes to each argument; None without overload."""
+    """Return, for each argument, whether the operator writes to it, or None if no overload has this ``signature``."""
     if "::" not in name:  # not an operator, so PyTorch would raise an error
         return None
     torch: Any = sys.modules["torch"]

@@ -148,7 +148,7 @@ def _number(text: str) -> int | None:
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """Return the identity of this process, with its devices if CUDA is already initialized."""
+    """Return the identity of this process, including its devices if CUDA is initialized."""
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()

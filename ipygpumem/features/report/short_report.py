@@ -21,7 +21,7 @@ _BAR = "height:9px;border:1px solid #9ca3af;margin-right:8px;overflow:hidden;whi
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class FormattedValue:
     """A formatted value, such as ``peak +1.2 GiB``. ``kind`` determines its color; ``grade`` is shown as a tooltip."""
 
     kind: str
@@ -30,17 +30,17 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsRow:
+class ShortReportRow:
     """A row of a short report: the values that changed on a device or the host, and the memory in use."""
 
     name: str
-    metrics: tuple[Metric, ...]
+    metrics: tuple[FormattedValue, ...]
     used: str
     device: DeviceReport | None = None
     used_grade: Accuracy | None = None
 
 
-_NO_CHANGE = Metric("", "no change")
+_NO_CHANGE = FormattedValue("", "no change")
 
 
 class ShortReport:
@@ -85,7 +85,7 @@ def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     return {"text/plain": short.text(color=color), "text/html": short.html()}
 
 
-def _html_row(row: MetricsRow) -> str:
+def _html_row(row: ShortReportRow) -> str:
     bar, title = "", ""
     if row.device is not None:
         bar = _bar(row.device.after)
@@ -96,7 +96,7 @@ def _html_row(row: MetricsRow) -> str:
     return f"{bar}<b>{escape(row.name)}</b>&ensp;{' &middot; '.join(metrics)}"
 
 
-def _html_metric(metric: Metric) -> str:
+def _html_metric(metric: FormattedValue) -> str:
     color = _HTML_COLORS.get(metric.kind)
     line = f' style="border-bottom:2px solid {color}"' if color else ""
     return f'<span title="{escape(str(metric.grade or ""))}"{line}>{escape(metric.text)}</span>'
@@ -127,7 +127,7 @@ def _bar(reading: DeviceReading) -> str:
     )
 
 
-def _rows(report: Report) -> list[MetricsRow]:
+def _rows(report: Report) -> list[ShortReportRow]:
     if not report.devices:
         return [_host_row(report.host)]
     rows = [_device_row(device) for device in report.devices.values()]
@@ -138,18 +138,18 @@ def _rows(report: Report) -> list[MetricsRow]:
     if len(changed_rows) > _MAX_ROWS:
         changed_rows.sort(key=_largest_change, reverse=True)
         count = len(changed_rows) - _MAX_ROWS + 1
-        more_devices = MetricsRow(f"{count} more devices", (Metric("", "changed"),), "%gpumem shows them")
+        more_devices = ShortReportRow(f"{count} more devices", (FormattedValue("", "changed"),), "%gpumem shows them")
         return [*changed_rows[: _MAX_ROWS - 1], more_devices]
     return changed_rows
 
 
-def _largest_change(row: MetricsRow) -> int:
+def _largest_change(row: ShortReportRow) -> int:
     device = row.device
     changes = () if device is None else (device.held, device.peak, device.outside, device.cached)
     return max((abs(change) for change in changes if change is not None), default=0)
 
 
-def _device_row(device: DeviceReport) -> MetricsRow:
+def _device_row(device: DeviceReport) -> ShortReportRow:
     grades = device.grades
     outside = "CUDA context and first kernels" if device.started else "outside PyTorch"
     changes = (
@@ -162,17 +162,17 @@ def _device_row(device: DeviceReport) -> MetricsRow:
         ("unattributed", device.unattributed, "unattributed {}"),
     )
     metrics = [
-        Metric(kind, _graded(pattern, change, grades[kind]), grades[kind])
+        FormattedValue(kind, _graded(pattern, change, grades[kind]), grades[kind])
         for kind, change, pattern in changes
         if change is not None and abs(change) >= VISIBLE
     ]
     _add_sampled_peak(metrics, device)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
-    return MetricsRow(device.name, tuple(metrics), used, device, grades["used"])
+    return ShortReportRow(device.name, tuple(metrics), used, device, grades["used"])
 
 
-def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
+def _add_sampled_peak(metrics: list[FormattedValue], device: DeviceReport) -> None:
     sampled, peak = device.sampled, device.outside_peak
     if peak is None:
         return
@@ -185,7 +185,7 @@ def _add_sampled_peak(metrics: list[Metric], device: DeviceReport) -> None:
     if not any(metric.kind == "outside" for metric in metrics):
         text = f"outside PyTorch, {text}"
     position = sum(metric.kind not in {"others", "unattributed"} for metric in metrics)
-    metrics.insert(position, Metric("outside_peak", text, device.grades["outside_peak"]))
+    metrics.insert(position, FormattedValue("outside_peak", text, device.grades["outside_peak"]))
 
 
 def _graded(pattern: str, change: int, grade: Accuracy) -> str:
@@ -194,18 +194,18 @@ def _graded(pattern: str, change: int, grade: Accuracy) -> str:
     return pattern.format(grade.qualifier + signed(change))
 
 
-def _host_row(host: HostReport) -> MetricsRow:
+def _host_row(host: HostReport) -> ShortReportRow:
     grades = host.grades
     metrics = []
     held, peak = host.held, host.peak
     if held is not None and abs(held) >= VISIBLE:
-        metrics.append(Metric("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
+        metrics.append(FormattedValue("held", f"{grades['held'].qualifier}{signed(held)} held", grades["held"]))
     # an upper bound from an earlier peak contains no information about this cell
     if peak is not None and peak >= VISIBLE and grades["peak"].trust == "exact":
-        metrics.append(Metric("peak", f"peak {signed(peak)}", grades["peak"]))
+        metrics.append(FormattedValue("peak", f"peak {signed(peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
-    return MetricsRow("host memory (RSS)", tuple(metrics), used)
+    return ShortReportRow("host memory (RSS)", tuple(metrics), used)
 
 
 def report_notes(report: Report) -> list[str]:

@@ -314,11 +314,14 @@ def synchronize(batch):
         (boolean_index, r"test_dry.py:\d+ boolean_index \(.*\) needs the positions of nonzero values"),
         *((step, r"test_dry.py:\d+ \w+ \(.*\) needs the data of a tensor") for step in (array, pickled)),
         (shared_array, r"test_dry.py:\d+ shared_array \(.*\) needs the data of a tensor"),
-        (swap, r"test_dry.py:\d+ swap \(.*\) swaps tensors: remove it from the step, or run without dry"),
-        (storage, r"test_dry.py:\d+ storage \(.*\) accesses the storage of a tensor: remove it"),
+        (
+            swap,
+            r"test_dry.py:\d+ swap \(.*\) swaps tensors: remove this code from the step, or run without --dry",
+        ),
+        (storage, r"test_dry.py:\d+ storage \(.*\) accesses the storage of a tensor: remove this code"),
         *((step, r"test_dry.py:\d+ \w+ \(.*\) uses a sparse tensor") for step in (sparse, to_sparse, sparse_gradient)),
         (set_storage, r"test_dry.py:\d+ set_storage \(.*\) accesses the storage of a tensor \(Attempted to set"),
-        (resized_storage, r"test_dry.py:\d+ resized_storage \(.*\) accesses the storage of a tensor: remove it"),
+        (resized_storage, r"test_dry.py:\d+ resized_storage \(.*\) accesses the storage of a tensor: remove this code"),
         (synchronize, r"test_dry.py:\d+ synchronize \(.*\) needs a GPU"),
     ],
 )
@@ -338,7 +341,7 @@ def test_checkpoints_are_not_overwritten(tmp_path, capfd):
     def step(batch):
         torch.save(torch.ones(batch), path)
 
-    assert "saves tensors that have no data: remove it from the step, or run without dry" in dry(step).refusal
+    assert "saves tensors that have no data: remove this code from the step, or run without --dry" in dry(step).refusal
     assert path.read_bytes() == b"weights of the program"
     torch.save(torch.ones(1), path)
     with pytest.raises(RuntimeError, match="reduction dim"):

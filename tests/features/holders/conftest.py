@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.reference_graph import SearchRoot
 from ipygpumem.features.holders.search import search_holders
 
 _sizes = itertools.count(5001, 4)
@@ -31,11 +31,11 @@ class TensorSearch:
     def distant_roots(*names):
         """Return roots that a search from the variables does not read: all modules but those with these names."""
         modules = [module for name, module in sys.modules.items() if name not in names]
-        return [Root("", vars(module), "module", "names", distant=True) for module in modules]
+        return [SearchRoot("", vars(module), "module", "names", distant=True) for module in modules]
 
     def result(self, variables, *roots, threads=False, limit=300.0, **options):
         """Search from these variables. ``limit`` is a timeout in seconds, which is long enough for a busy machine."""
-        roots = [Root("", variables, "variable", "names"), *roots]
+        roots = [SearchRoot("", variables, "variable", "names"), *roots]
         return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 
     def storages(self, variables, *roots, extra=0, nbytes=None, **options):

@@ -11,7 +11,7 @@ import torch._dynamo  # binds names of torch._C, which must happen before a fake
 from fakes.allocation_mode import AllocationMode
 from ipygpumem.features.holders.collect import find_holders, holders
 from ipygpumem.features.holders.command import HolderBaselines
-from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.reference_graph import SearchRoot
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.storages import StorageInspector
 
@@ -36,7 +36,7 @@ def baseline_of_search(**options):
 
 
 def names(variables, **options):
-    return [holder.name for holder in holders([Root("", variables, "variable", "names")], **options).holders]
+    return [holder.name for holder in holders([SearchRoot("", variables, "variable", "names")], **options).holders]
 
 
 def test_only_new_storages_are_listed(fake_gpu):
@@ -44,7 +44,7 @@ def test_only_new_storages_are_listed(fake_gpu):
     baseline = baseline_of_search()
     variables["new"] = ones(4 * MIB)
     assert names(variables, since=baseline) == ["new"]
-    assert holders([Root("", variables, "variable", "names")], since=baseline).total("cuda:0").held == 7 * MIB
+    assert holders([SearchRoot("", variables, "variable", "names")], since=baseline).total("cuda:0").held == 7 * MIB
 
 
 def test_storage_at_address_of_freed_storage_is_new(fake_gpu):

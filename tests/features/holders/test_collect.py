@@ -15,7 +15,7 @@ from fakes.builds import needs_saved_tensors
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders import collect
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.reference_graph import SearchRoot
 from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.sources import allocator
 
@@ -27,7 +27,7 @@ def ones(nbytes, index=0):
 
 
 def find(variables, **options):
-    return holders([Root("", variables, "variable", "names")], **options)
+    return holders([SearchRoot("", variables, "variable", "names")], **options)
 
 
 def names(variables, **options):
@@ -265,8 +265,8 @@ def test_notes_on_autograd_graphs():
         ({"limit": "x"}, "limit must be a nonnegative number of seconds, not 'x'"),
         ({"limit": float("nan")}, "limit must be a nonnegative number of seconds, not nan"),
         ({"since": 5}, "since must be a StorageBaseline or None, not int"),
-        ({"roots": {"x": 1}}, "roots must be a list of Root objects or None, not dict"),
-        ({"roots": ["x"]}, "roots must be a list of Root objects or None, not list"),
+        ({"roots": {"x": 1}}, "roots must be a list of SearchRoot objects or None, not dict"),
+        ({"roots": ["x"]}, "roots must be a list of SearchRoot objects or None, not list"),
     ],
 )
 def test_invalid_arguments(fake_gpu, options, message):

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from ipygpumem.features.holders.reference_graph import Root, module_roots
+from ipygpumem.features.holders.reference_graph import SearchRoot, module_roots
 from ipygpumem.features.holders.search import NO_NAME
 
 
@@ -43,8 +43,8 @@ def test_variables_precede_outputs_and_outputs_precede_tracebacks(search):
     error = error_with_local(x)
     history = {3: x}
     output, traceback = (
-        Root("Out", history, "output", "items"),
-        Root("last exception", error, "traceback", terminal=False),
+        SearchRoot("Out", history, "output", "items"),
+        SearchRoot("last exception", error, "traceback", terminal=False),
     )
     storage = search.storage({"x": x}, output, traceback)
     assert (storage.info.name, storage.holder, storage.info.places) == ("x", "x", ("variable", "output", "traceback"))
@@ -68,7 +68,7 @@ def test_frame_of_failed_function_gets_no_dict(search):
         fail()
     except ValueError as problem:
         error = problem
-    assert search.storage({}, Root("e", error, "traceback")).info.name == "e: fail() x"
+    assert search.storage({}, SearchRoot("e", error, "traceback")).info.name == "e: fail() x"
     frame = error.__traceback__.tb_next.tb_frame
     dicts = [referent for referent in gc.get_referents(frame) if type(referent) is dict]
     assert all("x" not in namespace for namespace in dicts if namespace is not frame.f_globals)

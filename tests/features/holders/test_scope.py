@@ -20,7 +20,7 @@ import torch
 from fakes.builds import needs_saved_tensors
 from ipygpumem.features.holders import tracked_objects
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.reference_graph import SearchRoot
 
 MIB = 1 << 20
 NOT_FOUND = "not found within the time limit of the search"
@@ -33,7 +33,7 @@ def ones(nbytes):
 
 
 def find(variables, **options):
-    return holders([Root("", variables, "variable", "names")], **options)
+    return holders([SearchRoot("", variables, "variable", "names")], **options)
 
 
 def names(result):
@@ -158,7 +158,7 @@ def random_graph(search, seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_both_searches_agree_on_what_variables_refer_to(search, library, seed):
     variables, library.cache = random_graph(search, seed)
-    cache = Root("zz_library.", vars(library), "module", "names")
+    cache = SearchRoot("zz_library.", vars(library), "module", "names")
     everywhere = search.storages(variables, cache)  # without distant roots, this is the only search
     distant = [cache._replace(distant=True), *search.distant_roots(__name__, "zz_library")]
     near = search.storages(variables, *distant, unnamed_share=lambda _: 0.0)

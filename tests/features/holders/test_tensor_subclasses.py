@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 
-from ipygpumem.features.holders.reference_graph import Root
+from ipygpumem.features.holders.reference_graph import SearchRoot
 from ipygpumem.features.holders.search import search_holders
 
 SIZE = 0
@@ -41,7 +41,9 @@ class Wrapper(torch.Tensor):
 
 
 def kinds_by_name(space, nbytes=None):
-    result = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    result = search_holders(
+        [SearchRoot("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False
+    )
     assert result.complete
     return {
         storage.info.name: storage.info.kind

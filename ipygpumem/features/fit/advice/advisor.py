@@ -15,7 +15,7 @@ import numpy as np
 
 from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
-from ipygpumem.features.fit.advice.contexts import StepContext
+from ipygpumem.features.fit.advice.contexts import ContextManagerChange
 from ipygpumem.features.fit.advice.facts import StepFacts
 from ipygpumem.features.fit.advice.model import Advice, ChangeCandidate, PredictedChange
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
@@ -63,7 +63,7 @@ class Advisor:
     facts: StepFacts
     axes: tuple[SizeAxis, ...]
     capacity: int
-    run_contexts: Callable[[], Iterable[tuple[StepContext, RecordedStepPredictor | str]]]
+    run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]]
 
     def advice(self, size: Size) -> Advice:
         """Return the changes that reduce the peak of the step at a size by at least 1%."""
@@ -91,7 +91,7 @@ class Advisor:
         return Advice(size, self.axes[0].name, current, tuple(changes), tuple(notes))
 
     @cached_property
-    def in_contexts(self) -> list[tuple[StepContext, RecordedStepPredictor | str]]:
+    def in_contexts(self) -> list[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
         """Context managers, each with the prediction of the step that runs in it, or the reason why there is none."""
         return list(self.run_contexts())
 

@@ -97,7 +97,7 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
-    """Apply activation checkpointing to blocks within a ``with`` statement."""
+    """Return a context manager that applies activation checkpointing to blocks."""
     checkpoint = import_module("torch.utils.checkpoint").checkpoint
     own = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
     try:

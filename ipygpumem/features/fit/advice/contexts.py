@@ -20,7 +20,7 @@ _HOST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class StepContext:
+class ContextManagerChange:
     """A change that runs the step in the context manager that ``manager(runner)`` returns.
 
     The other attributes are those of `PredictedChange`.
@@ -55,14 +55,14 @@ def forward_autocast(runner: Any) -> Iterator[None]:
         package.backward = backward
 
 
-AUTOCAST = StepContext(
+AUTOCAST = ContextManagerChange(
     "bf16 autocast",
     "precision",
     'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = ...  # the forward pass',
     "rounds activations, which can change training",
     forward_autocast,
 )
-OFFLOADING = StepContext(
+OFFLOADING = ContextManagerChange(
     "save_on_cpu",
     "offloading",
     "with torch.autograd.graph.save_on_cpu(pin_memory=True):\n    loss = ...  # the forward pass",
@@ -71,7 +71,7 @@ OFFLOADING = StepContext(
 )
 
 
-def applicable(search: SizeSearch, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[StepContext]:
+def applicable(search: SizeSearch, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[ContextManagerChange]:
     """Return the context managers that could reduce the memory usage of a step.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from ipygpumem.features.fit.advice.contexts import OFFLOADING, StepContext
+from ipygpumem.features.fit.advice.contexts import OFFLOADING, ContextManagerChange
 
 
 def _without_saved_data(runner: Any) -> Any:
@@ -50,7 +50,7 @@ def _bf16_tensors(runner: Any) -> Iterator[None]:
 
 
 DRY_OFFLOADING = replace(OFFLOADING, manager=_without_saved_data)
-BF16 = StepContext(
+BF16 = ContextManagerChange(
     "bf16 parameters",
     "precision",
     "model.to(torch.bfloat16)  # before the optimizer is created; also convert floating-point inputs",

@@ -64,7 +64,7 @@ _STORAGE_ERROR = re.compile(r"doesn't have storage|resize storage|set the storag
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
 
 
-class DryObserver(StepObserver):
+class DryRunObserver(StepObserver):
     """Observer of a run on fake tensors. All durations are 0."""
 
     def __init__(self, torch: Any, blocks: Iterable[ModelBlock], device: Any) -> None:
@@ -91,7 +91,7 @@ class DryRun:
         peak = recording.allocated
         self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
         self.observer, self.workspaces = observer, log.first_uses
-        begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # positions as returned by `DryObserver.position`
+        begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # positions as returned by `DryRunObserver.position`
         self.recorder: Any = SimpleNamespace(begin_position=begin, end_position=end, history=SimpleNamespace(own=True))
         self._recording = recording
 
@@ -205,7 +205,7 @@ class DryRunner:
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
         """Return a new observer for one run of the step."""
-        return DryObserver(self.torch, blocks, self.device)
+        return DryRunObserver(self.torch, blocks, self.device)
 
     def release(self, saved: SavedState) -> None:
         """Exclude the tensors that the step has replaced from the estimate."""
@@ -264,16 +264,16 @@ def _reason(error: Exception) -> str | None:
         source = "" if frame.line is None else f" ({redact_code(frame.line)})"
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
     if isinstance(error, DataRequiredError):
-        return f"{line}{text}: remove it from the step, or run without dry"
+        return f"{line}{text}: remove this code from the step, or run without --dry"
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
         requirement = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
-        return f"{line}needs {requirement}: remove it from the step, or run without dry"
+        return f"{line}needs {requirement}: remove this code from the step, or run without --dry"
     if _STORAGE_ERROR.search(text) or _DATA_ERROR.search(text):
         problem = "accesses the storage" if _STORAGE_ERROR.search(text) else "needs the data"
-        return f"{line}{problem} of a tensor ({text}): remove it from the step, or run without dry"
+        return f"{line}{problem} of a tensor ({text}): remove this code from the step, or run without --dry"
     if _NO_GPU.search(text):
-        return f"{line}needs a GPU ({text}): remove it from the step"
+        return f"{line}needs a GPU ({text}): remove this code from the step"
     return None
 
 

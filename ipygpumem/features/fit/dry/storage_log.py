@@ -40,7 +40,7 @@ class StorageLog:
         self.requests, self.first_uses = [], {}
 
     def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
-        """Add a storage and log when it is freed. If ``older`` is true, it existed before the first request."""
+        """Log the allocation of a storage, and its free. ``older`` is whether it existed before the first request."""
         key = storage._cdata
 
         def freed(_: Any) -> None:
