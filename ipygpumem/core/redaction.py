@@ -201,7 +201,7 @@ def _redact(text: str, name: str = "") -> str:
     is_number = NUMBER.fullmatch(text) is not None
     if len(text) > MAX_WORD_LENGTH or is_secret_option(name, text):
         return _REDACTED
-    if (name == "-U" and "%" in text) or (name in {"tokens", "--tokens"} and not is_number):  # user%password
+    if (name == "-U" and "%" in text) or (name in {"tokens", "--tokens"} and not is_number):  # may be USER%PASSWORD
         return _REDACTED
     is_short_option = name.startswith("-") and len(name) == len("-x") and name not in {"-m", "-q", "-U"}  # ambiguous
     is_password = name in {"-p", "-P"} and not _PORT.fullmatch(text)

@@ -22,7 +22,7 @@ SCHEMA = 1  # version of the format described in core/FORMAT.md; it increases wh
 
 _Dataclass = TypeVar("_Dataclass")
 _LIMIT = 1 << 63
-_LATEST_TIME = 1 << 33  # in the year 2242
+_LATEST_TIME = 1 << 33  # in seconds since the Unix epoch, in the year 2242
 
 
 class Serializable:
@@ -175,7 +175,7 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
         raise _type_error(value, path, _TYPE_NAMES[kind])
     if isinstance(value, str):
         return printable(value)
-    if not -_LIMIT <= value < _LIMIT:  # also raised for NaN
+    if not -_LIMIT <= value < _LIMIT:  # also true for NaN
         raise ReportError(f"{path} {'does not fit in 64 bits' if kind is int else 'is not a finite number'}")
     return kind(value)
 

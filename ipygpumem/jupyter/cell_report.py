@@ -271,7 +271,7 @@ class OomPanel:
 
         snapshot, self.recording.saved = self.recording.saved, None
         # a cell that failed did not catch the error, even if it raised a different one
-        with ImmediateInterrupts():  # searches the heap
+        with ImmediateInterrupts():  # searching the heap can take seconds
             caught = result is None or bool(result.success)
             cell = oom.FailedCell(source, self._magics.shell.user_ns, self.recording.earlier_runs)
             panel = oom.failure_report(failures, count, caught=caught, snapshot=snapshot, cell=cell)

@@ -46,7 +46,9 @@ class _Extension:
 
     @functools.cached_property
     def _outside_setting(self) -> OutsideSetting:
-        from ipygpumem.features.outside.collect import OutsideSetting  # on first use, because most sessions do not
+        from ipygpumem.features.outside.collect import (
+            OutsideSetting,
+        )  # imported on first use, because most sessions do not use it
 
         return OutsideSetting()
 

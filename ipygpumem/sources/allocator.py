@@ -41,7 +41,7 @@ class AllocatorStatistics(NamedTuple):
     segments: int
 
 
-_new_statistics: Any = functools.partial(tuple.__new__, AllocatorStatistics)  # three times as fast as the class
+_new_statistics: Any = functools.partial(tuple.__new__, AllocatorStatistics)  # three times as fast as calling the class
 _new_counters: Any = functools.partial(tuple.__new__, Counters)
 
 

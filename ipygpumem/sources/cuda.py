@@ -77,7 +77,7 @@ def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
             for attribute in _POOL_ATTRIBUTES[kind]:
                 error = error or read(attribute, ctypes.byref(value))
                 values.append(value.value)
-        except AttributeError:  # a runtime before 11.4
+        except AttributeError:  # a CUDA runtime before version 11.4
             return None
         if error:
             runtime.cudaGetLastError()

@@ -197,7 +197,7 @@ class SegmentHistory:
 def find_range(ranges: NDArray[Any], address: Ints) -> Ints:
     """Return the row of the range that contains each address; -1 if there is none. Ranges are ordered by address."""
     row = np.searchsorted(ranges["address"], address, side="right") - 1
-    end = np.append(ranges["address"] + ranges["size"], 0)  # the last one is for row -1
+    end = np.append(ranges["address"] + ranges["size"], 0)  # the last element is for row -1
     return np.where(address < end[row], row, -1)
 
 

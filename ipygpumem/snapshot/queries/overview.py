@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TOP = 3
 _MAX_DEVICES = 4
 _MAX_SECONDS = 3.0  # expected duration of a replay in seconds above which the replay is omitted
-_RELEVANT = 0.05  # share of the reserved memory above which free memory is reported
+_RELEVANT = 0.05  # fraction of the reserved memory above which unused memory is reported
 _SINGULAR = {"s": "", "is": "is", "was": "was", "has": "has"}
 _PLURAL = {"s": "s", "is": "are", "was": "were", "has": "have"}
 

@@ -23,7 +23,7 @@ _WORD = 8
 _SHORT_REFERENCE = 2
 _MAX_MEMO_INDEX = (1 << 31) - 1  # columns hold memo indices as int32
 _MAX_INVALID_SHARE = 1 / 8  # removing rows is slower than processing a few invalid rows
-_MAX_LIST_LENGTH = 1000  # references; entries with longer lists are left to the pickle reader
+_MAX_LIST_LENGTH = 1000  # number of references; the pickle reader reads entries with longer lists
 _LOW_BYTE = np.uint64(0xFF)
 _BYTE = np.uint64(8)
 

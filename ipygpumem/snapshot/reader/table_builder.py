@@ -32,7 +32,9 @@ _PAIR = 2
 # predictable, and reading 60,000 pool IDs with the same hash took a minute.
 _POOL = struct.Struct("<qq")
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
-_MAX_FRAMES = 1 << 16  # per stack; Python's recursion limit is 1,000, but a file can repeat a frame in two bytes
+_MAX_FRAMES = (
+    1 << 16
+)  # maximum number of frames in a stack; Python's recursion limit is 1,000, but a file can repeat a frame in two bytes
 
 
 class TableBuilder:

@@ -119,7 +119,7 @@ def read_annotations(value: Any) -> AnnotationTable:
         entry = checks.mapping(item, where)
         stage = checks.text(entry.get("stage"), f"{where}: stage")
         if stage not in _STAGES:
-            continue  # written by a later PyTorch
+            continue  # written by a later version of PyTorch
         time.append(checks.integer(entry.get("time_us", 0), f"{where}: time_us", 0))
         index = entry.get("device", 0)
         device.append(_NO_DEVICE if index is None else checks.integer(index, f"{where}: device"))

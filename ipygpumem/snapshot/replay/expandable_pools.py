@@ -84,7 +84,7 @@ def expandable_pools(
     segment = segment_of(allocations.address, allocations.start.astype(np.int64))
     final = segment_of(segments.address[at_end], np.full(len(at_end), len(trace)))
     of_event = segment_of(trace.address[events], events)
-    pools = np.full(len(ranges) + len(released) + 1, -1, np.int64)  # the last item is for index -1
+    pools = np.full(len(ranges) + len(released) + 1, -1, np.int64)  # the last element is for index -1
     np.maximum.at(pools, segment, pool_id)
     np.maximum.at(pools, final, segments.pool[at_end].astype(np.int64))
 

@@ -156,7 +156,9 @@ class Replay:
             if self._is_as_recorded(self.reserved_peak):
                 return self.reserved_peak
             peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
-            return int(peak / threshold) + 1 if threshold else peak  # collection starts at this share of the limit
+            return (
+                int(peak / threshold) + 1 if threshold else peak
+            )  # garbage collection starts at this fraction of the limit
 
         work = self._run.recording.work_limit
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)

@@ -115,7 +115,7 @@ def with_recorded_segments(state: AllocatorState, recording: Recording) -> Alloc
     simulated = state.segments
     place = np.searchsorted(simulated["address"], segments["address"])
     same = np.append(simulated["address"], -1)[place] == segments["address"]
-    for name in ("stack", "pool", "small"):  # before torch 2.12, pools are not recorded
+    for name in ("stack", "pool", "small"):  # before PyTorch 2.12, pools are not recorded
         segments[name][same] = simulated[name][place[same]]
     if not any(pool.private for pool in recording.pools):
         segments["pool"] = default_pool(recording.snapshot.pools)

@@ -14,7 +14,7 @@ from ipygpumem.core.units import MIB
 if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
-_SHARE = 1 / 16  # share of the work limit that a search may use
+_SHARE = 1 / 16  # fraction of the work limit that a search may use
 STEP = 2 * MIB
 """Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
 

@@ -139,7 +139,7 @@ def cached_verification(snapshot: SnapshotData, device: int, seconds: float | No
         try:
             with limit.limited(limit.replay_seconds if seconds is None else seconds):
                 snapshot.verifications[device] = verify(recording)
-        except ReplayError as error:  # also computed only once
+        except ReplayError as error:  # a failed verification is not repeated either
             snapshot.verifications[device] = error
     result = snapshot.verifications[device]
     if isinstance(result, ReplayError):

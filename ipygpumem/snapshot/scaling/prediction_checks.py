@@ -37,7 +37,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
         if error > _GOOD_FIT:
             try:
                 model = matched.fit(degrees)
-            except OptionError:  # too few sizes
+            except OptionError:  # too few sizes were recorded
                 continue
             other_error = _largest_error(matched, model)
             if other_error < error and _is_sound(matched, model):
