@@ -27,7 +27,7 @@ class PeakCounters:
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
-        allocated, reserved, active, requested: As in `Counters`.
+        allocated, reserved, active, requested: As in `AllocatorCounters`.
         exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
             reset and an earlier peak was higher. Without a reset, it is unknown whether the other peaks are exact.
     """

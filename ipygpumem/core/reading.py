@@ -61,7 +61,7 @@ def exact_if_known(metric: int | None, source: str, problem: str) -> Accuracy:
 Mode = Literal["process", "device", "torch-only"]
 
 
-class Counters(NamedTuple):
+class AllocatorCounters(NamedTuple):
     """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
     Attributes:
@@ -84,7 +84,7 @@ class DeviceReading(Serializable):
     Attributes:
         name: Name of the device, such as ``cuda:0``.
         context: Whether this process has a CUDA context on the device.
-        allocated, reserved, active, requested: Allocator counters (see `Counters`).
+        allocated, reserved, active, requested: Allocator counters (see `AllocatorCounters`).
         inactive_split: Total size of free blocks in segments that are partly in use.
         retries: Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again.
         ooms: Number of out-of-memory errors.

@@ -21,7 +21,7 @@ NOISE = 16 * MIB  # changes of at most this size in bytes can be caused by page 
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MemorySample:
     """Sample of the memory in use on a device.
 
     Attributes:
@@ -56,7 +56,7 @@ class OutsidePeak:
 def highest_outside(
     before: DeviceReading,
     after: DeviceReading,
-    samples: Iterable[Sample],
+    samples: Iterable[MemorySample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
     """Return the highest lower bound on the growth of memory outside PyTorch in bytes, and the time of its sample.

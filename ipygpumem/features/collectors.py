@@ -11,8 +11,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.processes.collect import ProcessesCollector
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
-from ipygpumem.measurement.plan import Collector, Plan
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.plan import Collector, MeasurementPlan
+from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
 
@@ -37,7 +37,7 @@ def make_plan(
     history: RecordingOptions | None = None,
     devices: tuple[str, ...] | None = None,
     extra: Sequence[Collector] = (),
-) -> Plan:
+) -> MeasurementPlan:
     """Create the plan of a measurement.
 
     ``lines`` contains functions to list line by line in addition to the measured code; None omits the listings.
@@ -82,6 +82,6 @@ def make_plan(
     if lines is not None:
         history = history or RecordingOptions()
         history = replace(history, extra={**history.extra, "context": "all"})
-    recorder = Recorder(runtime, history) if needs_recording or useful else None
+    recorder = AllocationRecorder(runtime, history) if needs_recording or useful else None
     collectors += extra
-    return Plan(tuple(collectors), recorder=recorder, path=path, devices=devices)
+    return MeasurementPlan(tuple(collectors), recorder=recorder, path=path, devices=devices)

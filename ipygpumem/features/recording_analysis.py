@@ -17,7 +17,7 @@ from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.measurement.measurement import MeasuredCode
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import EventPosition
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
@@ -32,7 +32,7 @@ class EventLookup:
         RecordingError: The allocator's counters do not match the recorded events.
     """
 
-    def __init__(self, timeline: Timeline, recorder: Recorder, *, complete: bool = True) -> None:
+    def __init__(self, timeline: Timeline, recorder: AllocationRecorder, *, complete: bool = True) -> None:
         device, trace = timeline.device, timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
         # a free request is followed by its completion, unless a stream still uses the block
@@ -78,7 +78,7 @@ class DeviceRecording:
     report: DeviceReport
     snapshot: Snapshot
     timeline: Timeline
-    recorder: Recorder
+    recorder: AllocationRecorder
     code: MeasuredCode
 
 

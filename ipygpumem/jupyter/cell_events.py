@@ -30,7 +30,7 @@ from ipygpumem.jupyter.cell_report import CellOptions, fail_cell, one_line_trace
 from ipygpumem.jupyter.display import replace_method
 from ipygpumem.jupyter.live_display import LiveDisplay
 from ipygpumem.measurement.measurement import Measurement
-from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.plan import MeasurementPlan
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class RunningCell:
     stored: bool
     cell_id: str | None
     measurement: Measurement | None = None
-    plan: Plan | None = None
+    plan: MeasurementPlan | None = None
     options: CellOptions | None = None
     live: LiveDisplay | None = None
     began: float = field(default_factory=time.time)

@@ -31,7 +31,7 @@ from ipygpumem.jupyter.display import ClearOutputTracker
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
 from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions, notebook_sources
-from ipygpumem.measurement.plan import MeasurementResult, Plan
+from ipygpumem.measurement.plan import MeasurementPlan, MeasurementResult
 from ipygpumem.measurement.recorder import CellInfo
 
 
@@ -182,7 +182,7 @@ class CellMeasurements:
         self._runtime.active_recording.set_cell(number)
 
     def _end(
-        self, cell: RunningCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
+        self, cell: RunningCell, measurement: Measurement, plan: MeasurementPlan, result: Any, *, muted: bool
     ) -> GPUMemLimitExceeded | None:
         raw, record = cell.raw, self._magics.record
         success = bool(result is not None and result.success)

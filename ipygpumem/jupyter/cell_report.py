@@ -27,7 +27,7 @@ from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.display import uses_color
 from ipygpumem.jupyter.live_display import LiveDisplay
 from ipygpumem.measurement.measurement import Measurement
-from ipygpumem.measurement.plan import Collector, Plan
+from ipygpumem.measurement.plan import Collector, MeasurementPlan
 from ipygpumem.measurement.runtime import current
 
 _Result = TypeVar("_Result")
@@ -70,7 +70,7 @@ class CellOptions:
         code: Source text of the cell or statement.
     """
 
-    plan: Plan
+    plan: MeasurementPlan
     quiet: bool = False
     variable: str | None = None
     table: bool = False
@@ -91,10 +91,10 @@ class ReportPresenter:
         self._ooms = ooms
         self._baselines = baselines
         self._modes = AccuracyNotesCollector(magics.session)
-        self._default_plan: tuple[tuple[Any, ...], Plan] | None = None
+        self._default_plan: tuple[tuple[Any, ...], MeasurementPlan] | None = None
         self.send: Callable[[Report], None] | None = None
 
-    def default_plan(self) -> Plan:
+    def default_plan(self) -> MeasurementPlan:
         """Return the plan for cells without options. The plan is cached to reduce the overhead of each cell."""
         magics = self._magics
         settings = magics.values

@@ -39,7 +39,7 @@ from ipygpumem.jupyter.display import DisplayMixin
 from ipygpumem.jupyter.namespace import compile_statement, expand_path, function_regions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.settings import Settings
-from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.plan import MeasurementPlan
 from ipygpumem.measurement.runtime import Runtime
 
 
@@ -217,7 +217,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         table = arguments.table or full
         return CellOptions(plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=text)
 
-    def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
+    def _plan(self, arguments: argparse.Namespace, text: str) -> MeasurementPlan:
         devices, snapshot, trace, timeline = arguments.device, arguments.snapshot, arguments.trace, arguments.timeline
         path = None if snapshot is None else self.output_path(snapshot)
         modules = None

@@ -17,7 +17,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
 from ipygpumem.measurement.peaks import PeakScope
-from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
 from ipygpumem.sources import host, pytorch
@@ -113,7 +113,7 @@ class Measurement:
 
     # initial values are class attributes, because setting them on each instance takes longer
     devices: tuple[str, ...] | None = None
-    recorder: Recorder | None = None
+    recorder: AllocationRecorder | None = None
     path: Path | None = None
     after: Reading | None = None
     excluded = 0.0

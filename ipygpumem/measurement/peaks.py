@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipygpumem.core.reading import Counters
+from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.core.report import PeakCounters
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.pytorch import FunctionWrappers
@@ -35,9 +35,9 @@ class PeakScope:
         peaks: Final peaks of the devices whose counters were read at the end of the measurement.
     """
 
-    reached: dict[int, Counters] = field(default_factory=dict)
-    bounds: dict[int, Counters] = field(default_factory=dict)
-    earlier: dict[int, Counters] = field(default_factory=dict)
+    reached: dict[int, AllocatorCounters] = field(default_factory=dict)
+    bounds: dict[int, AllocatorCounters] = field(default_factory=dict)
+    earlier: dict[int, AllocatorCounters] = field(default_factory=dict)
     peaks: dict[int, PeakCounters] = field(default_factory=dict)
 
     def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
@@ -195,13 +195,13 @@ class PeakTracker:
         return result
 
 
-def _maximum(first: Counters | None, second: Counters) -> Counters:
-    return second if first is None or first == second else Counters(*map(max, first, second))
+def _maximum(first: AllocatorCounters | None, second: AllocatorCounters) -> AllocatorCounters:
+    return second if first is None or first == second else AllocatorCounters(*map(max, first, second))
 
 
-def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
+def _new_peaks(peak: AllocatorCounters, earlier: AllocatorCounters, now: AllocatorCounters) -> AllocatorCounters:
     triples = zip(peak, earlier, now, strict=True)
-    return Counters(*(new if new > old else current for new, old, current in triples))
+    return AllocatorCounters(*(new if new > old else current for new, old, current in triples))
 
 
 def _with_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:

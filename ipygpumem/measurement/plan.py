@@ -18,7 +18,7 @@ from ipygpumem.measurement.measurement import (
     MeasurementObserver,
     MeasurementOptions,
 )
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CompletedMeasurement:
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
-    recorder: Recorder | None
+    recorder: AllocationRecorder | None
     snapshot: Snapshot | None
     problem: str
     code: MeasuredCode
@@ -80,7 +80,7 @@ class Collector:
 
 
 @dataclass(eq=False)
-class Plan:
+class MeasurementPlan:
     """Plan for a measurement: what to record, which devices to report on, and which sections the report contains.
 
     Attributes:
@@ -91,7 +91,7 @@ class Plan:
     """
 
     collectors: tuple[Collector, ...] = ()
-    recorder: Recorder | None = None
+    recorder: AllocationRecorder | None = None
     path: Path | None = None
     devices: tuple[str, ...] | None = None
 
@@ -152,7 +152,7 @@ def with_notes(report: Report, *notes: str) -> Report:
     return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 
-def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
+def _read_recording(measurement: Measurement, recorder: AllocationRecorder) -> tuple[Snapshot | None, str]:
     info = measurement.recorded
     if info is None or not recorder.keep_snapshot:
         return None, ""

@@ -52,7 +52,7 @@ class CellInfo:
     success: bool | None
 
 
-class Recorder:
+class AllocationRecorder:
     """Recorder of allocation history from `start` to `stop`. The recording can be saved several times.
 
     The constructor raises the same exceptions as the constructor of `AllocationHistory`.

@@ -12,7 +12,7 @@ from ipygpumem.core.reading import PRELOAD_OFF, Baseline
 from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording
 from ipygpumem.measurement.peaks import PeakTracker
-from ipygpumem.measurement.sampler import Sampler
+from ipygpumem.measurement.sampler import MemorySampler
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.first_kernels import run_first_kernels
@@ -39,7 +39,7 @@ class Runtime:
     def __init__(self) -> None:
         self.monitor = DeviceMonitor()
         self.peaks = PeakTracker()
-        self.sampler = Sampler()
+        self.sampler = MemorySampler()
         self.open_intervals: set[MeasurementInterval] = set()
         self.active_recording = ActiveRecording()
         self.baseline: Baseline | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.report import PeakCounters
-from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside, max_other_memory
+from ipygpumem.core.samples import MemorySample, OutsidePeak, highest_outside, max_other_memory
 from ipygpumem.core.units import duration, many
 from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
@@ -46,7 +46,7 @@ class DeviceSamples:
         reserved: PyTorch's reserved memory over time; None if no allocation history was recorded.
     """
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[MemorySample, ...] = ()
     count: int = 0
     gap: float = 0.0
     source: str = ""
@@ -54,8 +54,8 @@ class DeviceSamples:
     stopped: bool = False
     counters: list[CounterReading] = field(default_factory=list)
     reserved: ReservedMemoryCurve | None = None
-    _stored: list[Sample] = field(default_factory=list)
-    _last: Sample | None = None
+    _stored: list[MemorySample] = field(default_factory=list)
+    _last: MemorySample | None = None
     _spacing: float = _MIN_SPACING
     _failures: int = 0
     _failures_in_a_row: int = 0
@@ -70,7 +70,7 @@ class DeviceSamples:
         else:
             self.problem = f"{many(self._failures, 'sample')} failed: {error}"
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: MemorySample) -> None:
         """Count a sample, and store it unless an equal sample was stored shortly before."""
         self._failures_in_a_row = 0
         self.count += 1
@@ -145,7 +145,7 @@ class SampleWindow:
         return {f"cuda:{index}": track.problem for index, track in tuple(self.tracks.items()) if track.problem}
 
 
-class Sampler:
+class MemorySampler:
     """Sampler of device memory usage.
 
     Attributes:
@@ -213,7 +213,7 @@ class Sampler:
             end = time.perf_counter()
             for window in active:
                 window.tracks[index].source = memory.source
-                window.tracks[index].add(Sample(begin - window.start, end - window.start, memory.used))
+                window.tracks[index].add(MemorySample(begin - window.start, end - window.start, memory.used))
 
 
 def add_reserved_usage(
@@ -260,7 +260,9 @@ def sampled_curves(
     return curves
 
 
-def _outside(window: SampleWindow, index: int, before: DeviceReading, after: DeviceReading) -> list[tuple[Sample, int]]:
+def _outside(
+    window: SampleWindow, index: int, before: DeviceReading, after: DeviceReading
+) -> list[tuple[MemorySample, int]]:
     reserved = window.tracks[index].reserved
     if reserved is None or before.source != after.source:
         return []

@@ -24,7 +24,7 @@ from ipygpumem.snapshot.reader.trace_reader import TraceReader
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import SegmentHistory
     from ipygpumem.snapshot.replay.recording import ReplayError
-    from ipygpumem.snapshot.replay.verification import Verification
+    from ipygpumem.snapshot.replay.verification import ReplayVerification
 
 
 class SnapshotData:
@@ -74,7 +74,7 @@ class SnapshotData:
         self.cells = CellLookup(self.own.cells, self.stacks, self.own.execution_counts)
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
-        self.verifications: dict[int, Verification | ReplayError] = {}
+        self.verifications: dict[int, ReplayVerification | ReplayError] = {}
 
     def _read_segments(self, root: dict[str, Any], limits: ReadLimits, tables: TableBuilder) -> bool:
         """Read all segments, and return whether these include segments of pinned host memory in a known format."""

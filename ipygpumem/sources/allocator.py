@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.introspection import attempt
-from ipygpumem.core.reading import Counters
+from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class AllocatorStatistics(NamedTuple):
         segments: Number of segments allocated and freed so far.
     """
 
-    now: Counters
-    peak: Counters
+    now: AllocatorCounters
+    peak: AllocatorCounters
     inactive_split: int
     retries: int
     ooms: int
@@ -42,7 +42,7 @@ class AllocatorStatistics(NamedTuple):
 
 
 _new_statistics: Any = functools.partial(tuple.__new__, AllocatorStatistics)  # three times as fast as calling the class
-_new_counters: Any = functools.partial(tuple.__new__, Counters)
+_new_counters: Any = functools.partial(tuple.__new__, AllocatorCounters)
 
 
 def stats(index: int) -> dict[str, Any]:

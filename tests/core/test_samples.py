@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.reports import MIB, before
-from ipygpumem.core.samples import NOISE, Sample, highest_outside
+from ipygpumem.core.samples import NOISE, MemorySample, highest_outside
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
 
 NOT_OURS = 1500 - 615 - 806  # other processes and unattributed memory of `before`, in MiB
 
 
 def sample(time, used):
-    return Sample(time, time + 0.001, used * MIB)
+    return MemorySample(time, time + 0.001, used * MIB)
 
 
 def test_highest_sample_minus_reserved_memory():
@@ -88,7 +88,7 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
         reserved, _, total = at(time)
         return CounterReading(time, time, reserved, total, total - reserved)
 
-    samples = [Sample(time, time, (615 + NOT_OURS) * MIB + sum(at(time)[:2])) for time in sorted(sample_times)]
+    samples = [MemorySample(time, time, (615 + NOT_OURS) * MIB + sum(at(time)[:2])) for time in sorted(sample_times)]
     readings = [reading(time) for time in sorted(reading_times)]
     true_peak = (max(outside for _, _, outside, _ in timeline) - 686) * MIB
     end = before(

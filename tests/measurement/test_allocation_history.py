@@ -17,7 +17,7 @@ import ipygpumem
 from fakes.builds import needs_skip_actions
 from ipygpumem import OptionError, measure
 from ipygpumem.measurement.allocation_history import RecordingOptions
-from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
@@ -147,7 +147,7 @@ def test_allocation_stacks_are_not_stacks_of_frees(fake_gpu, tmp_path, context):
 
 def test_unsupported_option(fake_gpu):
     with pytest.raises(OptionError, match=r"does not support the recording option 'color': choose from .*context"):
-        Recorder(current(), RecordingOptions(extra={"color": "red"}))
+        AllocationRecorder(current(), RecordingOptions(extra={"color": "red"}))
 
 
 def test_dropped_allocations_are_counted(fake_gpu, tmp_path):
@@ -259,7 +259,7 @@ def test_nested_recordings(fake_gpu, tmp_path):
 
 
 def test_recording_can_be_saved_several_times(fake_gpu, tmp_path):
-    recorder = Recorder(current())
+    recorder = AllocationRecorder(current())
     recorder.start()
     fake_gpu.alloc(MIB)
     recorder.cells.append(CellInfo(3, "/kernel/ipykernel_1/3.py", 10, 20, True))

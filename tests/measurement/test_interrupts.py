@@ -7,7 +7,7 @@ import torch
 
 import ipygpumem
 from ipygpumem.core.units import MIB
-from ipygpumem.measurement.plan import Plan
+from ipygpumem.measurement.plan import MeasurementPlan
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -45,14 +45,14 @@ def test_interrupt_restores_everything(fake_gpu, monkeypatch, tmp_path, at):
 @pytest.mark.parametrize(("method", "ran"), [("begin", False), ("finish", True)])
 def test_interrupt_after_the_last_step_of_a_method(fake_gpu, monkeypatch, method, ran):
     """The measurement is open and must be closed, although Python does not call ``__exit__`` after an interrupt."""
-    original, steps = getattr(Plan, method), []
+    original, steps = getattr(MeasurementPlan, method), []
 
     def interrupted(*arguments, **options):
         result = original(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
         return result
 
-    monkeypatch.setattr(Plan, method, interrupted)
+    monkeypatch.setattr(MeasurementPlan, method, interrupted)
     with pytest.raises(KeyboardInterrupt), ipygpumem.measure() as m:
         steps.append(1)
     assert len(steps) == ran

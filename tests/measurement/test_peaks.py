@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conftest import close_runtime
 from fakes.allocator import Stat
 from fakes.cuda import FakeGpu
-from ipygpumem.core.reading import Counters
+from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
@@ -40,11 +40,13 @@ def closed(scope, indexes):
 
 
 def usage(allocator):
-    return Counters(*(allocator.stats[family]["all"].current for family in FAMILIES))
+    return AllocatorCounters(*(allocator.stats[family]["all"].current for family in FAMILIES))
 
 
 def highest(first, second):
-    return Counters(*(max(getattr(first, field), getattr(second, field)) for field in Counters._fields))
+    return AllocatorCounters(
+        *(max(getattr(first, field), getattr(second, field)) for field in AllocatorCounters._fields)
+    )
 
 
 class TwoMachines:

@@ -14,7 +14,7 @@ import ipygpumem
 from fakes.cuda import MIB
 from fakes.workers import exit_status_of_child
 from ipygpumem.core.report import Report
-from ipygpumem.core.samples import Sample
+from ipygpumem.core.samples import MemorySample
 from ipygpumem.measurement import sampler
 from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import current
@@ -194,11 +194,11 @@ def test_error_in_the_block(gpu):
 def test_number_of_stored_samples_is_limited():
     track = DeviceSamples()
     for i in range(100_000):
-        track.add(Sample(i * 0.005, i * 0.005 + 0.001, 9_000_000 if i == 54_321 else i % 1000))
+        track.add(MemorySample(i * 0.005, i * 0.005 + 0.001, 9_000_000 if i == 54_321 else i % 1000))
     track.end(1e9)
     assert len(track.samples) < 9_000
     assert track.count == 100_000
-    assert max(track.samples, key=lambda sample: sample.used) == Sample(
+    assert max(track.samples, key=lambda sample: sample.used) == MemorySample(
         54_321 * 0.005, 54_321 * 0.005 + 0.001, 9_000_000
     )
     assert list(track.samples) == sorted(track.samples, key=lambda sample: sample.begin)
@@ -207,7 +207,7 @@ def test_number_of_stored_samples_is_limited():
 def test_constant_usage_is_stored_with_both_ends():
     track = DeviceSamples()
     for i in range(1000):
-        track.add(Sample(i / 200, i / 200, 5 if i < 500 else 7))
+        track.add(MemorySample(i / 200, i / 200, 5 if i < 500 else 7))
     track.end(4.9)
     assert len(track.samples) < 110
     ends = [sample.begin for sample in track.samples if sample.used == 5]

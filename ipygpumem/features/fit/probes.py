@@ -13,7 +13,7 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import collect_garbage, pause_gc
-from ipygpumem.core.reading import Counters
+from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.core.units import parse_size
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
@@ -22,7 +22,7 @@ from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.measurement.allocation_history import recording_problem
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
@@ -75,9 +75,9 @@ class StepRun:
         workspaces: Empty, because the workspaces of libraries exist before the recorded runs, unlike in `DryRun`.
     """
 
-    peaks: dict[int, Counters]
+    peaks: dict[int, AllocatorCounters]
     snapshot: Snapshot | None
-    recorder: Recorder | None = None
+    recorder: AllocationRecorder | None = None
     observer: StepObserver | None = None
     workspaces: Mapping[int, int] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ class StepRunner:
         """
         __tracebackhide__ = True
         peaks, torch, self._observer = self._runtime.peaks, self.torch, observer
-        recorder = Recorder(self._runtime) if record else None
+        recorder = AllocationRecorder(self._runtime) if record else None
         out_of_memory = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
         scope = peaks.scope()
         try:
@@ -196,7 +196,7 @@ class StepRunner:
         """Return a new observer for one run of the step."""
         return StepObserver(self.torch, blocks)
 
-    def _snapshot(self, recorder: Recorder, size: Size) -> Snapshot:
+    def _snapshot(self, recorder: AllocationRecorder, size: Size) -> Snapshot:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
             raise FitError(f"recording allocations at size {size_name(size)} failed: {info.error}")

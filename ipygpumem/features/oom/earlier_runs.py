@@ -18,7 +18,7 @@ from ipygpumem.core.redaction import redact_code
 from ipygpumem.features.oom.expandable_segments import ReplayTimeLimit
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.features.recording_analysis import EventLookup
-from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import EventPosition, event_position
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.scaling.size_model import SizeModel
@@ -53,10 +53,10 @@ class EarlierRuns:
 
     def __init__(self) -> None:
         self._runs: deque[CellRun] = deque(maxlen=_MAX_RUNS)
-        self._recorder: Recorder | None = None
+        self._recorder: AllocationRecorder | None = None
         self._begin: EventPosition = {}
 
-    def begin(self, recorder: Recorder | None) -> None:
+    def begin(self, recorder: AllocationRecorder | None) -> None:
         """Store the position at which a cell starts. Discard runs that were recorded by another recorder."""
         if recorder is not self._recorder:
             self._runs.clear()

@@ -32,7 +32,7 @@ from ipygpumem.features.holders.model import Holders
 from ipygpumem.features.oom.model import FailedAllocation, Frame, free_blocks
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.measurement import notebook_sources
-from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch
 
@@ -191,7 +191,7 @@ class OomRecording:
         self._runtime = runtime
         self._cell = cell
         self._numbers = numbers
-        self._recorder: Recorder | None = None
+        self._recorder: AllocationRecorder | None = None
         self.template: str | None = None
         self.saved: Path | None = None
         self._number = 0
@@ -224,7 +224,7 @@ class OomRecording:
         is_configured = self.template is not None and pytorch.initialized_torch() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():
             return
-        recorder = Recorder(self._runtime, RecordingOptions(max_entries=_MAX_EVENTS))
+        recorder = AllocationRecorder(self._runtime, RecordingOptions(max_entries=_MAX_EVENTS))
         recorder.start()
         self._recorder = recorder
 

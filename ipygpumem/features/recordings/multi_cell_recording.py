@@ -11,7 +11,7 @@ from ipygpumem.core.units import many
 from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
-from ipygpumem.measurement.recorder import CellInfo, Recorder
+from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.measurement.sampler import SampleWindow
 
@@ -30,7 +30,7 @@ class MultiCellRecording(Collector):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._sources: dict[str, str] = {}
-        self.recorder: Recorder | None = None
+        self.recorder: AllocationRecorder | None = None
 
     def start(self, options: RecordingOptions) -> str:
         """Start recording, and return a message for the user.
@@ -40,7 +40,7 @@ class MultiCellRecording(Collector):
         """
         if self.recorder is not None:
             raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
-        recorder = Recorder(self._runtime, options)
+        recorder = AllocationRecorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
             raise RecordingError("your code is already recording allocation history: stop that recording first")

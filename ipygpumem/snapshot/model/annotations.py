@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import Serializable
-from ipygpumem.snapshot.model.cells import FOREVER, Intervals
+from ipygpumem.snapshot.model.cells import FOREVER, TimeIntervals
 from ipygpumem.snapshot.model.columns import Action, IndexByValue
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
 
@@ -123,7 +123,7 @@ def innermost_regions(annotations: tuple[Annotation, ...], times: NDArray[np.int
     ends = [FOREVER if region.end_us is None else region.end_us for region in annotations]
     priorities = [(region.depth, start) for region, start in zip(annotations, starts, strict=True)]
     # unknown times are also -1, but a region that started before the recording does not contain them
-    return np.where(times < 0, -1, Intervals(starts, ends, priorities).at(times))
+    return np.where(times < 0, -1, TimeIntervals(starts, ends, priorities).at(times))
 
 
 _MAX_TEXTS, _MAX_LENGTH = 5, 200  # limits for a label that combines several texts

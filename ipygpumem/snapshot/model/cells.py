@@ -114,7 +114,7 @@ class CellLookup:
         self._runs = {file: np.asarray(numbers) for file, numbers in runs.items()}
         self._labels = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
         self._labels |= {file: self._joined_labels(numbers) for file, numbers in runs.items()}
-        self._intervals: dict[str, Intervals] = {}
+        self._intervals: dict[str, TimeIntervals] = {}
         self._stacks = stacks
         self._files: dict[int, list[str]] = {}
 
@@ -153,7 +153,7 @@ class CellLookup:
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
         if file not in self._intervals:
             runs = [self._cells[number] for number in self._runs[file].tolist()] if file else self._cells
-            self._intervals[file] = Intervals([run.start_us for run in runs], [run.end_us for run in runs])
+            self._intervals[file] = TimeIntervals([run.start_us for run in runs], [run.end_us for run in runs])
         active = self._intervals[file].at(times)
         return np.where(active < 0, -1, self._runs[file][active]) if file else active
 
@@ -173,7 +173,7 @@ def _label_from_file_name(file: str) -> str | None:
     return None
 
 
-class Intervals:
+class TimeIntervals:
     """Closed time intervals, which may overlap.
 
     Args:

@@ -97,7 +97,7 @@ def check_repetition(ids: array[int], where: str) -> None:
         raise SnapshotLimitError(f"{where}: {len(ids):,} entries repeat the same {count:,} objects")
 
 
-class TextBudget:
+class RepeatedTextLimit:
     """Limit for the total length of repeated strings. Two bytes of a file are enough to repeat a long string."""
 
     def __init__(self) -> None:

@@ -21,7 +21,15 @@ from ipygpumem.snapshot.model.stacks import (
     is_user_file,
     user_code,
 )
-from ipygpumem.snapshot.reader.checks import TextBudget, check_repetition, integer, is_plain, mapping, sequence, text
+from ipygpumem.snapshot.reader.checks import (
+    RepeatedTextLimit,
+    check_repetition,
+    integer,
+    is_plain,
+    mapping,
+    sequence,
+    text,
+)
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
@@ -43,7 +51,7 @@ class TableBuilder:
     def __init__(self) -> None:
         self.texts = IndexByValue()
         self.pools = IndexByValue()
-        self.budget = TextBudget()
+        self.budget = RepeatedTextLimit()
         self.stacks = StackBuilder(self.budget)
         self._metadata: dict[int, tuple[Any, int]] = {}
         self._ids = array("Q")
@@ -99,7 +107,7 @@ class TableBuilder:
 class StackBuilder:
     """Builder for the table of call stacks."""
 
-    def __init__(self, budget: TextBudget) -> None:
+    def __init__(self, budget: RepeatedTextLimit) -> None:
         self._budget = budget
         self._frames = IndexByValue()
         self._source_of: dict[int, int] = {}  # source code of generated code: index of the frame that it comes from

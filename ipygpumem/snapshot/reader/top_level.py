@@ -92,7 +92,7 @@ def host_segments(value: Any) -> list[dict[str, Any]]:
     return segments
 
 
-def read_settings(value: Any, budget: checks.TextBudget) -> dict[str, Any]:
+def read_settings(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, Any]:
     """Return the allocator settings whose values are strings, numbers, bools or None."""
     settings = {} if value is None else checks.mapping(value, "allocator_settings")
     plain = {key: setting for key, setting in settings.items() if checks.is_plain(setting)}
@@ -103,7 +103,7 @@ def read_settings(value: Any, budget: checks.TextBudget) -> dict[str, Any]:
     }
 
 
-def read_sources(value: Any, budget: checks.TextBudget) -> dict[str, str]:
+def read_sources(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, str]:
     """Return the source code of each file, by file name."""
     sources = {} if value is None else checks.mapping(value, "source_code")
     where = "source_code: a value"
@@ -130,7 +130,7 @@ def read_annotations(value: Any) -> AnnotationTable:
     )
 
 
-def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMetadata:
+def read_recorder_metadata(value: Any, budget: checks.RepeatedTextLimit) -> RecorderMetadata:
     """Return the metadata under the key ``ipygpumem``. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
@@ -171,7 +171,7 @@ def read_recorder_metadata(value: Any, budget: checks.TextBudget) -> RecorderMet
     )
 
 
-def _read_variables(value: Any, budget: checks.TextBudget) -> dict[bytes, str]:
+def _read_variables(value: Any, budget: checks.RepeatedTextLimit) -> dict[bytes, str]:
     where = "ipygpumem: variables"
     variables: dict[bytes, str] = {}
     for item in checks.items(value, where):
@@ -223,7 +223,7 @@ def _dicts(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     return ((key, item) for key, item in pairs if type(item) is dict and type(key) is str)
 
 
-def _read_cells(value: Any, budget: checks.TextBudget) -> tuple[Cell, ...]:
+def _read_cells(value: Any, budget: checks.RepeatedTextLimit) -> tuple[Cell, ...]:
     cells = []
     for place, item in enumerate(checks.items(value, "ipygpumem: cells")):
         where = f"ipygpumem: cells[{place}]"

@@ -12,7 +12,7 @@ from ipygpumem.snapshot.replay.memory_limit import default_device, parse_capacit
 from ipygpumem.snapshot.replay.result import Replay, replay
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_result import SettingsResult
-from ipygpumem.snapshot.replay.verification import Verification, cached_verification
+from ipygpumem.snapshot.replay.verification import ReplayVerification, cached_verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ class SettingsComparison:
 
     name: str
     device: int
-    verification: Verification
+    verification: ReplayVerification
     recorded: SettingsResult
     alternatives: tuple[SettingsResult, ...]
     equivalent: dict[str, str]
@@ -160,7 +160,7 @@ def compare_settings(
 
 
 def _compare(
-    snapshot: SnapshotData, verification: Verification, texts: list[str], capacity: int | None
+    snapshot: SnapshotData, verification: ReplayVerification, texts: list[str], capacity: int | None
 ) -> SettingsComparison:
     recording = verification.recording
     by_fraction = capacity is None and recording.by_fraction
@@ -205,7 +205,7 @@ def _compare(
 
 
 def _recorded(
-    snapshot: SnapshotData, verification: Verification, capacity: int | None, *, by_fraction: bool
+    snapshot: SnapshotData, verification: ReplayVerification, capacity: int | None, *, by_fraction: bool
 ) -> tuple[SettingsResult, tuple[int, int] | None]:
     """Return the `SettingsResult` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
     recording = verification.recording

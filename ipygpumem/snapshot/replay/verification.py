@@ -28,7 +28,7 @@ _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class ReplayVerification:
     """Comparison of a recording with its replay under the recorded settings.
 
     Attributes:
@@ -44,7 +44,7 @@ class Verification:
     largest_error: int
 
 
-def verify(recording: Recording) -> Verification:
+def verify(recording: Recording) -> ReplayVerification:
     """Replay a recording with its own settings, and compare the addresses, segments and reserved memory of both."""
     result = run(recording, recording.settings, recorded=True)
     pools = (
@@ -88,7 +88,7 @@ def verify(recording: Recording) -> Verification:
     if not differences and error:
         differences.append((0, f"reserved memory differs by up to {size(error)}"))
     event, text = min(differences, default=(0, ""))
-    return Verification(recording, result, f"event {event:,}: {text}" if text else "", error)
+    return ReplayVerification(recording, result, f"event {event:,}: {text}" if text else "", error)
 
 
 def _cross_stream_frees(recording: Recording) -> int:
@@ -120,7 +120,7 @@ def expected_seconds(timeline: Timeline) -> float:
     return 1e-6 * len(allocations) + 4e-10 * len(allocations) * live + 2e-7 * segments * (segments + live + pools)
 
 
-def cached_verification(snapshot: SnapshotData, device: int, seconds: float | None = None) -> Verification:
+def cached_verification(snapshot: SnapshotData, device: int, seconds: float | None = None) -> ReplayVerification:
     """Return the verification of a device's recording, which is computed once.
 
     Args:
@@ -157,7 +157,7 @@ def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings
     return reasons
 
 
-def reason_of_unknown_retries(verification: Verification) -> str:
+def reason_of_unknown_retries(verification: ReplayVerification) -> str:
     """Return why the number of recorded retries is unknown; empty if it is known."""
     if verification.recording.has_uncertain_retries:
         return _UNCERTAIN_RETRIES
@@ -166,7 +166,7 @@ def reason_of_unknown_retries(verification: Verification) -> str:
 
 
 def grade_of_replay(
-    recording: Recording, verification: Verification, settings: AllocatorSettings, *, as_recorded: bool
+    recording: Recording, verification: ReplayVerification, settings: AllocatorSettings, *, as_recorded: bool
 ) -> tuple[str, str]:
     """Return ``grade`` and ``reason`` of a `Replay`."""
     if verification.difference:

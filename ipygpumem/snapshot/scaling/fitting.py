@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.scaling.reductions import with_reductions
-from ipygpumem.snapshot.scaling.results import AllocationDeviation, Deviation, UnmatchedAllocations
+from ipygpumem.snapshot.scaling.results import AllocationDeviation, PredictionDeviation, UnmatchedAllocations
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes, with_workspaces
 from ipygpumem.snapshot.scaling.step import StepRecording
 
@@ -110,7 +110,7 @@ def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
 
 Run = tuple[Size, StepRecording]  # a recording of the step and its size
 
-_MAX_DEVIATIONS = 20  # largest number of allocations that a `Deviation` contains
+_MAX_DEVIATIONS = 20  # largest number of allocations that a `PredictionDeviation` contains
 _MULTIPLES = (1, 4, 16, 64)  # multiples of the largest size at whose peaks allocations are compared
 
 
@@ -190,7 +190,7 @@ class MatchedRecordings:
             for factor, predicted_sizes in sizes
         ]
 
-    def deviations(self, model: SizeModel) -> tuple[Deviation, ...]:
+    def deviations(self, model: SizeModel) -> tuple[PredictionDeviation, ...]:
         """Return the deviations of the predictions from all runs."""
         peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
         own = self.size, self.step
@@ -198,7 +198,7 @@ class MatchedRecordings:
             _compare(own, model.sizes(run[0]), run, rows, peaks, irregular=model.irregular) for run, rows in pairs
         )
 
-    def deviation(self, model: SizeModel, run: Run) -> Deviation:
+    def deviation(self, model: SizeModel, run: Run) -> PredictionDeviation:
         """Return the deviation of the prediction from another run."""
         own = self.size, self.step
         return _compare(
@@ -206,7 +206,7 @@ class MatchedRecordings:
         )
 
 
-def compare_runs(first: Run, second: Run) -> Deviation:
+def compare_runs(first: Run, second: Run) -> PredictionDeviation:
     """Return the deviation of the first run from the second run at the same size."""
     step = first[1]
     peak = PredictedPeak(1, *step.peak_with(step.sizes), step.sizes)
@@ -230,7 +230,7 @@ def _compare(
     peaks: Sequence[PredictedPeak],
     *,
     irregular: Mask | bool = False,
-) -> Deviation:
+) -> PredictionDeviation:
     """Return the deviation of the first run, whose allocations have the given sizes, from the second run.
 
     Irregular workspaces have the sizes recorded in the second run.
@@ -253,7 +253,7 @@ def _compare(
     other_shares[run.is_workspace] = 0
     unmatched = _by_line(first, np.flatnonzero(is_missing), shares)
     unmatched += _by_line(second, np.flatnonzero(only_in_second), other_shares)
-    return Deviation(
+    return PredictionDeviation(
         size=size,
         predicted=run.peak + step.peak_with(sizes)[1] - own_peak,
         recorded=run.peak,

@@ -12,7 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, PredictedPeak, compare_runs
-from ipygpumem.snapshot.scaling.results import Deviation
+from ipygpumem.snapshot.scaling.results import PredictionDeviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
 _DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
@@ -72,7 +72,9 @@ def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
     return checked and bool(peak.sizes[too_fast].sum() <= _MAX_SHARE * peak.bytes)
 
 
-def find_reasons(matched: MatchedRecordings, model: SizeModel, deviations: Sequence[Deviation]) -> tuple[str, ...]:
+def find_reasons(
+    matched: MatchedRecordings, model: SizeModel, deviations: Sequence[PredictionDeviation]
+) -> tuple[str, ...]:
     """Return the reasons why the predictions are unreliable, as sentences."""
     worst = max(deviations, key=lambda deviation: deviation.error)
     reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
@@ -116,7 +118,7 @@ def _difference_at_same_size(matched: MatchedRecordings) -> str:
     return ""
 
 
-def _unmatched(deviations: Sequence[Deviation]) -> str:
+def _unmatched(deviations: Sequence[PredictionDeviation]) -> str:
     worst = max(deviations, key=_share)
     if _share(worst) <= _MAX_SHARE:
         return ""
@@ -128,11 +130,11 @@ def _unmatched(deviations: Sequence[Deviation]) -> str:
     )
 
 
-def _share(deviation: Deviation) -> float:
+def _share(deviation: PredictionDeviation) -> float:
     return sum(item.share for item in deviation.unmatched)
 
 
-def _error(worst: Deviation) -> str:
+def _error(worst: PredictionDeviation) -> str:
     if worst.error <= _MAX_ERROR:
         return ""
     sizes = ""

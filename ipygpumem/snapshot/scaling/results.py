@@ -47,7 +47,7 @@ class AllocationDeviation(Serializable):
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation(Serializable):
+class PredictionDeviation(Serializable):
     """Differences between a prediction and a recording of the same size.
 
     Attributes:

@@ -272,7 +272,9 @@ class RecordedStepPredictor(StepPredictor):
         StepPredictor.__init__(result, self.model, requests)
         return result
 
-    def deviation(self, size: int | Sequence[int], recording: SnapshotData | StepRecording) -> results.Deviation:
+    def deviation(
+        self, size: int | Sequence[int], recording: SnapshotData | StepRecording
+    ) -> results.PredictionDeviation:
         """Compare the prediction for a size with a recording of the step at this size."""
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import collect_garbage, is_library_file, pause_gc
-from ipygpumem.core.reading import Counters
+from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.core.redaction import redact_code
 from ipygpumem.core.units import GIB, MIB, many, parse_size
 from ipygpumem.core.units import size as size_text
@@ -89,7 +89,7 @@ class DryRun:
 
     def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
         peak = recording.allocated
-        self.peaks = {0: Counters(peak, recording.reserved, peak, recording.step.peak)}
+        self.peaks = {0: AllocatorCounters(peak, recording.reserved, peak, recording.step.peak)}
         self.observer, self.workspaces = observer, log.first_uses
         begin, end = {0: -len(log.before)}, {0: len(log.requests)}  # positions as returned by `DryRunObserver.position`
         self.recorder: Any = SimpleNamespace(begin_position=begin, end_position=end, history=SimpleNamespace(own=True))

@@ -9,14 +9,14 @@ from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.run import run
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.replay.verification import Verification
+    from ipygpumem.snapshot.replay.verification import ReplayVerification
 
 _MIN_UNUSED = 0.05
 """Minimum fraction of the peak reserved memory that is unused if the request that led to the peak is returned."""
 
 
 def blocked_request(
-    verification: Verification, capacity: int | None, *, fits: bool | None
+    verification: ReplayVerification, capacity: int | None, *, fits: bool | None
 ) -> tuple[int, int | None] | None:
     """Return a tuple ``(event, capacity)`` for the request to analyze; None if there is none.
 
