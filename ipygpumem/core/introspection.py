@@ -235,7 +235,7 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
 
 @contextlib.contextmanager
 def pause_gc() -> Iterator[None]:
-    """Disable the garbage collector during a block that creates many objects, all of which it would traverse often."""
+    """Disable the garbage collector during a block that creates many objects, which it would traverse repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:

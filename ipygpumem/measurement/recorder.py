@@ -1,4 +1,4 @@
-"""Record allocation history and save it in snapshot files. snapshot/FORMAT.md describes the additional keys."""
+"""Record allocation history and save it in snapshot files, with additional keys that snapshot/FORMAT.md describes."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def compare_settings(
     """Replay the recording of a device under several settings.
 
     Args:
-        snapshot: The snapshot.
+        snapshot: Snapshot that contains the recording.
         device: Device index; by default the device with the highest peak among those on which a request failed or, if
             none failed, among all devices.
         settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default the default settings and `SETTINGS`.

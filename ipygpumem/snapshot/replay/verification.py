@@ -124,7 +124,7 @@ def cached_verification(snapshot: SnapshotData, device: int, seconds: float | No
     """Return the verification of a device's recording, which is computed once.
 
     Args:
-        snapshot: The snapshot.
+        snapshot: Snapshot that contains the recording.
         device: Device index.
         seconds: Approximate limit of the duration; by default `WorkLimit.replay_seconds`.
 

@@ -75,7 +75,7 @@ def changes(
     change lowers the peak by at least 5%. Of several lines of code, the one with the smallest blocks is returned.
 
     Args:
-        recording: A recording that is reproduced by its replay.
+        recording: Recording that its replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
         rows_of: Labels of lines of code, each with the rows of its blocks in use, in the order in which to try them.
         failed: Whether the request failed.

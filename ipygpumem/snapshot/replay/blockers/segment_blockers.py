@@ -89,8 +89,8 @@ def analyze_blocked_request(
     """Analyze why a request was not served from existing segments.
 
     Args:
-        snapshot: The snapshot.
-        recording: A recording that is reproduced by its replay.
+        snapshot: Snapshot that contains the recording.
+        recording: Recording that its replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
         capacity: Limit of reserved memory within which the request fails; None for the memory that was available.
     """
