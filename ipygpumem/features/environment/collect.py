@@ -59,7 +59,7 @@ class Environment(Serializable):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return the environment of this process. If ``runtime`` is None, CUDA is initialized to read a device."""
+    """Return software versions, devices and accuracy. If ``runtime`` is None, CUDA is initialized to read a device."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)

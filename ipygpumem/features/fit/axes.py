@@ -67,11 +67,11 @@ class SizeAxis(Serializable):
         return replace(self, sizes=self.sizes[: bisect_right(self.sizes, last)])
 
     def at_least(self, value: int) -> int:
-        """Return the smallest value of the axis that is not less than ``value``, or the largest value of the axis."""
+        """Return the smallest value that is not less than ``value``, or the largest value if all values are less."""
         return self.sizes[min(bisect_left(self.sizes, value), len(self.sizes) - 1)]
 
     def at_most(self, value: int) -> int | None:
-        """Return the largest value of the axis that is not greater than ``value``, or None if there is none."""
+        """Return the largest value that is not greater than ``value``, or None if all values are greater."""
         place = bisect_right(self.sizes, value)
         return self.sizes[place - 1] if place else None
 
@@ -102,7 +102,7 @@ def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
 
 
 def checked_axis(name: Any, sizes: Any) -> SizeAxis:
-    """Return an axis. Raises `OptionError` if the sizes are not at least three positive integers."""
+    """Return the axis with these values. Raises `OptionError` unless they are at least three positive integers."""
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:

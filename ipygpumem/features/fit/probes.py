@@ -1,4 +1,4 @@
-"""Run a step at small sizes, and measure its peaks and record its allocations."""
+"""Run a step at small sizes, measure its peaks, and record its allocations."""
 
 from __future__ import annotations
 

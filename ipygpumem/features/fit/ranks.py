@@ -45,7 +45,7 @@ class RankCommunicator:
             self.minimum(0)
 
     def minimum(self, value: int) -> int:
-        """Return the smallest of the values that all ranks pass to this method.
+        """Return the minimum of the values that the ranks pass to this method.
 
         Raises:
             FitError: Not all ranks called this method within 60 seconds.

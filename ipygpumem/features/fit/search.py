@@ -228,7 +228,7 @@ class SizeSearch:
         raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
 
     def _bound(self, size: Size) -> int:
-        """Return an upper bound on the bytes that a run allocates, which grow at most quadratically with the size."""
+        """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
         at, step = self._steps[-1]
         growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
         used_bytes = self.probes[-1].allocated - self._before[self.index].allocated

@@ -136,7 +136,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def delete_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception. Return a list that describes it; empty if there was none."""
+    """Delete all references to the last exception. Return a list with its description; empty if there was none."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

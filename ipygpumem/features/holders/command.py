@@ -48,7 +48,7 @@ class HolderBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return the baseline for ``--new``, or None if none has been created yet, and its description."""
+        """Return the baseline with which ``--new`` compares storages, or None if there is none, and its description."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"

@@ -20,7 +20,7 @@ _LABEL_WIDTH = 90
 
 
 def allocation_sites(live: LiveSet) -> tuple[AllocationSite, ...]:
-    """Group live blocks by the line of user code that allocated them, largest group first."""
+    """Return the lines of user code that allocated the live blocks, largest amount first."""
     return tuple(AllocationSite(_label(group), group.bytes, group.count) for group in live.by("line"))
 
 

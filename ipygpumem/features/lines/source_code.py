@@ -37,7 +37,7 @@ class SourceRegion:
 
 
 class SourceCode:
-    """Source code of notebook cells and other files, and the known execution counts of cells, by file name."""
+    """The source code of notebook cells and other files, and the execution counts of cells if known, by file name."""
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
         self.cells = cells

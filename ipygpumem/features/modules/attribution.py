@@ -216,7 +216,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the event and the size in bytes of the peak of the selected allocations, or (-1, 0) if none are."""
+        """Return the event and the size in bytes of the peak of the allocations in ``rows``, or (-1, 0) without any."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

@@ -82,7 +82,7 @@ class EarlierRuns:
         variables: Mapping[str, Any],
         time: ReplayTimeLimit,
     ) -> str:
-        """Return a sentence about the largest size, such as a batch size, that would have fit; empty if unknown."""
+        """Return a sentence on the largest size, such as a batch size, that would have fit; empty if it is unknown."""
         failed_run = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):

@@ -31,7 +31,7 @@ def read_flow(result: Any) -> DataFlow:
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read only allocations and frees, for profiles that `read_flow` cannot read. Any exception may be raised."""
+    """Read only allocations and frees, for profiles that `read_flow` cannot read. Can also cause any exception."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":

@@ -141,7 +141,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _rank_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the name of the rank for each file stem. If the stems differ only in a number, it is this number."""
+    """Return the name of the rank for each file stem: the stem, or its number if the stems differ only in a number."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}

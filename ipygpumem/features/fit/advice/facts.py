@@ -160,7 +160,7 @@ class StepObservations:
         return self._runner.observer(self.blocks)
 
     def add(self, step: StepRecording, step_run: StepRun | DryRun) -> None:
-        """Add a recorded run."""
+        """Add a run of the step and its recorded allocations."""
         self._recorded.append((step, step_run))
 
     def facts(

@@ -117,7 +117,7 @@ def _set_kernel(operation: Any, key: Any, kernel: Any) -> None:
 
 
 def _device_mode(torch: Any) -> Any:
-    """Return a mode in which tensors for the devices ``cuda`` and ``meta`` are created in host memory."""
+    """Return a PyTorch function mode that creates tensors for the devices ``cuda`` and ``meta`` in host memory."""
     overrides: Any = import_module("torch.overrides")
     cpu = torch.device("cpu")
 

@@ -220,11 +220,11 @@ class DryRunner:
         return set_stance("force_eager")
 
     def devices(self) -> list[int]:
-        """Return the index of the only device."""
+        """Return a list with the index of the simulated GPU."""
         return [0]
 
     def current_device(self) -> int:
-        """Return the index of the only device."""
+        """Return the index of the simulated GPU."""
         return 0
 
     def available(self, _: int) -> MemoryCapacity:

@@ -134,7 +134,7 @@ class Engines:
 
     @property
     def running_messages(self) -> list[str]:
-        """Messages about the cells that are still running, one per cell."""
+        """Return a message for each cell that is still running."""
         return [
             f"still running on {many(len(ids), 'engine')} ({', '.join(map(str, ids))}): {code_label(submission.code)}"
             for submission in self._submissions

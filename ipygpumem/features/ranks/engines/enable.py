@@ -37,8 +37,8 @@ def enable(target: Any, *, timeout: float = 60) -> Engines:
         timeout: Maximum time in seconds to wait for busy engines.
 
     Returns:
-        An `Engines` object. Printing it lists the monitored engines and the reasons why others are not monitored. In a
-        script, `Engines.collect` returns the merged reports.
+        An `Engines` object. Printing it lists the monitored engines, and the reasons why other engines are not
+        monitored. In a script, `Engines.collect` returns the merged reports.
 
     Raises:
         OptionError: ipyparallel is not installed, or the target is not a client or view with running engines.
