@@ -258,30 +258,30 @@ class SizeSearch:
             scaled, reasons = yield from self._checked(check, "check", scaled)
             if not reasons or len(check) > 1:
                 break
-        size = self._verification_size(scaled)
+        size, previous = self._verification_size(scaled), scaled
         if not reasons and math.prod(size) > math.prod(check):
             expected = scaled.predict(size).allocated
-            scaled, reasons = yield from self._checked(size, "verification", scaled)
+            scaled, reasons = yield from self._checked(size, "verification", scaled, keep=True)
             middle = self.code.axes[0].at_least(math.isqrt(check[0] * size[0]))
             irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
-            if reasons and irregular and len(size) == 1 and check[0] < middle < size[0]:
-                scaled, reasons = yield from self._checked((middle,), "check", scaled)
+            again = self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
+            if again and len(size) == 1 and check[0] < middle < size[0]:
+                scaled, reasons = yield from self._checked((middle,), "check", scaled, keep=not reasons)
         if reasons:
             raise FitError(" ".join(reasons))
         self.scaled = scaled
 
     def _checked(
-        self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor
+        self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False
     ) -> Generator[_Request, Any, tuple[RecordedStepPredictor, tuple[str, ...]]]:
         """Yield a run; return the prediction from all runs including this one, and the reasons why it is unreliable.
 
-        If the run differs from its prediction, for example because small sizes use other kernels, the step is predicted
-        again from this run and the other runs.
+        The step is predicted again from all runs, unless ``keep`` is set and only the old prediction is reliable.
         """
         probe = yield size, role, scaled.predict(size).allocated
         wrong = abs(probe.error or 0) > _MAX_ERROR
         updated = self._predict()
-        if role == "verification" and not wrong and updated.reasons:
+        if keep and not wrong and updated.reasons:
             updated = scaled
         error = f"{abs(probe.error or 0):.1%}, more than {_MAX_ERROR:.0%}"
         difference = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."

@@ -325,7 +325,7 @@ async def coroutine(batch):
         (lengths, range(5, 1), r"the range 5\.\.0 of batch is empty"),
         (lengths, [], r"the range \[\] of batch is empty"),
         (lengths, {}, "sizes is empty"),
-        (lengths, range(1, 3), "at least 3 sizes are required"),
+        (lengths, range(1, 3), "a prediction requires at least 3 sizes"),
         (lengths, range(-5, 5), "must be positive integers"),
         (lengths, [1.5, 2.5, 3.5], "must be positive integers"),
         (lengths, range(1, 10**19), "the sizes of batch must not exceed 1,099,511,627,776"),

@@ -187,3 +187,17 @@ def test_recommended_size_of_a_transformer(layers, keeps_output):
         assert result.reserved(size) == pytest.approx(reserved, rel=0.001)
         assert result.predict(size) == pytest.approx(allocated, rel=0.005)
     assert 0.95 * result.capacity < reserved < result.capacity < 16 * GIB
+
+
+def test_other_allocations_at_large_sizes(allocations):
+    """Between the runs with different allocations, another run is made, so that two sizes have the same allocations."""
+
+    def step(batch):
+        if batch > 20:
+            return len((torch.empty(60_000 * batch), torch.empty(39_000 * batch)))
+        return len(torch.empty(100_000 * batch))
+
+    result = ipygpumem.fit(step, range(1, 4097), most=0.001)
+    (last, middle) = [probe for probe in result.probes if probe.size[0] > 20]
+    assert (result.refusal, middle.predicted > middle.allocated, last.predicted > last.allocated) == ("", True, True)
+    assert result.predict(1000) - torch.cuda.memory_allocated() == pytest.approx(99_000 * 4 * 1000, rel=1e-4)
