@@ -44,6 +44,7 @@ class SnapshotData:
         sources: Source code of the recorded cells by file name.
         regions: Annotated regions of all devices as columns.
         cells: Lookup that finds the cell in which an event occurred.
+        block_sizes: Results of `replay.block_sizes.block_sizes` by device index and maximum duration in seconds.
         verifications: Results of `replay.verification.cached_verification` by device index.
         zero_us: Start of the time axis in microseconds since the Unix epoch; None to start at each device's first
             event.
@@ -75,6 +76,7 @@ class SnapshotData:
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
         self.verifications: dict[int, ReplayVerification | ReplayError] = {}
+        self.block_sizes: dict[tuple[int, float], NDArray[np.int64] | None] = {}
 
     def _read_segments(self, root: dict[str, Any], limits: ReadLimits, tables: TableBuilder) -> bool:
         """Read all segments, and return whether these include segments of pinned host memory in a known format."""
@@ -130,7 +132,7 @@ class SnapshotData:
 
     def clear_caches(self) -> None:
         """Clear the caches. Call this method after replacing a table."""
-        self._source_lines, self._histories, self.verifications = {}, {}, {}
+        self._source_lines, self._histories, self.verifications, self.block_sizes = {}, {}, {}, {}
 
     def history(self, device: int) -> SegmentHistory:
         """Return the segments of a device with the events that allocated and freed them."""

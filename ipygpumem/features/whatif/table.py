@@ -72,7 +72,7 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
 
 def _row(result: SettingsComparison, alternative: SettingsResult, label: str) -> TableRow:
     peak, baseline = alternative.peaks[1], alternative.baseline
-    change = "" if alternative is result.recorded or baseline is None else f"{peak / baseline - 1:+.0%}"
+    change = f"{peak / baseline - 1:+.0%}" if baseline and alternative is not result.recorded else ""
     changes = [] if result.reached_limit else ["0%" if change in ("+0%", "-0%") else change]
     shown = alternative is result.recorded or alternative.replay.failure is None
     cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -231,11 +232,10 @@ def _by_size(_: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
 
 
 def _by_allocation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
-    def describe(row: int) -> dict[str, Any]:
-        ids, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
-        return {**describe_line(int(ids[0])), "label": timeline.allocations.name(row)}
-
-    return rows, describe
+    ids, describe_line = _by_line(snapshot, timeline, rows)
+    line_of = dict(zip(rows.tolist(), ids.tolist(), strict=True))
+    describe_once = cache(describe_line)
+    return rows, lambda row: {**describe_once(line_of[row]), "label": timeline.allocations.name(row)}
 
 
 KEYS: dict[str, Callable[[SnapshotData, Timeline, Ints], Grouping]] = {

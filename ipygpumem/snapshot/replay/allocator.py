@@ -136,6 +136,7 @@ class SimulatedAllocator(ExpandableSegments):
 
     def cached_segments(self) -> set[int]:
         """Return the keys of the unused segments of the default pool that were allocated with cudaMalloc."""
+        self.work.count(len(self.pools))
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = (self._free_from(number, self._smallest_segment) for number in numbers)
         return {key for keys in free for key in keys if self._is_segment(key)}
@@ -272,6 +273,7 @@ class SimulatedAllocator(ExpandableSegments):
         target = self.reserved - int(self.settings.collection_threshold * limit)
         if target <= 0:
             return []
+        self.work.count(len(self.pools))
         collected: list[tuple[int, int]] = []
         blocks: list[tuple[int, int, int]] = []
         for number, pool in enumerate(self.pools):

@@ -47,8 +47,14 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
     """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
     The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
-    expected to take more than ``seconds`` seconds.
+    expected to take more than ``seconds`` seconds. The result is computed once.
     """
+    if (device, seconds) not in snapshot.block_sizes:
+        snapshot.block_sizes[device, seconds] = _block_sizes(snapshot, device, seconds)
+    return snapshot.block_sizes[device, seconds]
+
+
+def _block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
     sizes = _sizes_from_addresses(snapshot, device)
     if sizes is not None:
         return sizes

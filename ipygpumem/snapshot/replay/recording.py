@@ -203,7 +203,7 @@ class Recording:
     def _pools_of(self, events: Ints) -> set[int]:
         """Return the indices of the pools to which freed segments belonged."""
         trace, pools = self.trace, self._pool_of_event[events]
-        if not any(pool.private for pool in self.pools):
+        if not self.has_private_pools:
             return {self._default}
         unknown = events[pools < 0]  # before PyTorch 2.12
         rows, addresses = self._rows_by_address
@@ -229,19 +229,19 @@ class Recording:
 
     def _serves_request(self, event: int, next_event: int) -> bool:
         """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""
-        trace, reserved = self.trace, self.timeline.reserved
+        trace, reserved, limit = self.trace, self.timeline.reserved, self._program_limit
         if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
             return False
-        limit = program_limit(self.snapshot, self.timeline, self.settings)
-        if (
-            reserved is None
-            or self.settings.collection_threshold
-            or (limit is None and self._shows_cause(event, next_event))
-        ):
+        shows_cause = limit is None and self._shows_cause(event, next_event)
+        if reserved is None or self.settings.collection_threshold or shows_cause:
             return True
         limit = self.limit[0] if limit is None else limit
         before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
-        return trace.action[next_event] != Action.SEGMENT_ALLOC or before + int(trace.size[next_event]) > limit
+        return bool(trace.action[next_event] != Action.SEGMENT_ALLOC or before + int(trace.size[next_event]) > limit)
+
+    @cached_property
+    def _program_limit(self) -> int | None:
+        return program_limit(self.snapshot, self.timeline, self.settings)
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Return the settings without those that have no effect on the requests of this recording."""
@@ -258,7 +258,12 @@ class Recording:
 
     def may_be_private(self, event: int) -> bool:
         """Return whether a failed request may belong to a private pool. Files before PyTorch 2.12 omit the pool."""
-        return bool(self.trace.pool[event] < 0) and any(pool.private for pool in self.pools)
+        return bool(self.trace.pool[event] < 0) and self.has_private_pools
+
+    @cached_property
+    def has_private_pools(self) -> bool:
+        """Whether any pool is a private one."""
+        return any(pool.private for pool in self.pools)
 
     @cached_property
     def reached_limit(self) -> bool:
@@ -268,9 +273,9 @@ class Recording:
     @cached_property
     def has_uncertain_retries(self) -> bool:
         """Whether the program may have freed segments that are assumed to have been freed to serve a request."""
-        limit = program_limit(self.snapshot, self.timeline, self.settings)
         releases = [item for item in self.special if not isinstance(item, int) and item.retry]
-        return limit is None and any(not self._shows_cause(item.first, item.first + item.count) for item in releases)
+        shows_cause = (self._shows_cause(item.first, item.first + item.count) for item in releases)
+        return self._program_limit is None and not all(shows_cause)
 
     def _shows_cause(self, first: int, end: int) -> bool:
         """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""

@@ -15,7 +15,7 @@ from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.memory_limit import parse_capacity
 from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, with_smallest_requests
-from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, run
+from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state, with_recorded_segments
 from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
@@ -221,7 +221,8 @@ class Replay:
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):
             raise OptionError(f"device {self.device} has no event {event}")
-        state = simulated_state(self._run_again(end=event + 1), event)
+        with replay_errors(recording):
+            state = simulated_state(self._run_again(end=event + 1), event)
         if self._recorded and not self.reason and event in recording.following:
             return with_recorded_segments(state, recording)
         return state

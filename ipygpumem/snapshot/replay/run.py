@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
@@ -191,7 +193,7 @@ def run(
     result.end = len(recording.trace) if end is None else end
     operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
     operation, allocate, free = 0, allocator.allocate, allocator.free
-    with work.limited():
+    with work.limited(), replay_errors(recording):
         left = work.left
         try:
             if keep_older:
@@ -213,13 +215,22 @@ def run(
         except SimulatedOutOfMemoryError:
             result.end = result.event_of(operation)
             result.fail(result.end, rounded[operation])
-        except LongReplayError as error:
-            problem = "replays would take too long, because requests search many free blocks: make a shorter recording"
-            raise recording.error(problem) from error
-        except (KeyError, IndexError, ValueError, OverflowError) as error:  # a file can contain any events
-            raise recording.error("the events contradict each other") from error
         result.cost = left - work.left
     return result
+
+
+@contextmanager
+def replay_errors(recording: Recording) -> Iterator[None]:
+    """Raise `ReplayError` instead of other exceptions, because a file can contain any events."""
+    try:
+        yield
+    except IpyGpuMemError:
+        raise
+    except LongReplayError as error:
+        problem = "replays would take too long, because requests search many free blocks: make a shorter recording"
+        raise recording.error(problem) from error
+    except (KeyError, IndexError, ValueError, ArithmeticError) as error:
+        raise recording.error("the events contradict each other") from error
 
 
 def _array(values: Ints) -> array[int]:

@@ -135,7 +135,7 @@ class AllocatorSettings:
         return replace(
             settings,
             expandable=recorded.get("expandable_segments") is True,
-            collection_threshold=float(threshold) if isinstance(threshold, (int, float)) else 0.0,
+            collection_threshold=threshold if isinstance(threshold, float) and 0 < threshold < 1 else 0.0,
         )
 
     def text(self) -> str:

@@ -10,6 +10,7 @@ from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis, analyze_blocked_request
 from ipygpumem.snapshot.replay.memory_limit import default_device, parse_capacity
 from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.run import replay_errors
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_result import SettingsResult
 from ipygpumem.snapshot.replay.verification import ReplayVerification, cached_verification
@@ -155,7 +156,7 @@ def compare_settings(
     )
     texts = list(settings) or ["", *(text for text in SETTINGS if _exists(text, snapshot.own.torch_version))]
     limit, work = None if capacity is None else parse_capacity(capacity), verification.recording.work_limit
-    with work.limited(work.seconds * max(1, len(texts) / len(SETTINGS))):
+    with replay_errors(verification.recording), work.limited(work.seconds * max(1, len(texts) / len(SETTINGS))):
         return _compare(snapshot, verification, texts, limit)
 
 

@@ -52,7 +52,8 @@ def add_initial_state(result: ReplayRun) -> None:
     for pool, mapped in ranges.items():
         start = mapped[0][0]
         longest = start + (recording.total or UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
-        end = min([longest, *first[bisect_right(first, start) :][:1]])
+        following = bisect_right(first, start)
+        end = min([longest, *first[following : following + 1]])
         allocator.add_range(pool, start, max(end, sum(mapped[-1])), mapped)
     allocator.work.count(50 * (len(segments) + len(blocks)) + len(free) ** 2 / 400)
     for pool, address, size in free:
@@ -117,6 +118,6 @@ def with_recorded_segments(state: AllocatorState, recording: Recording) -> Alloc
     same = np.append(simulated["address"], -1)[place] == segments["address"]
     for name in ("stack", "pool", "small"):  # before PyTorch 2.12, pools are not recorded
         segments[name][same] = simulated[name][place[same]]
-    if not any(pool.private for pool in recording.pools):
+    if not recording.has_private_pools:
         segments["pool"] = default_pool(recording.snapshot.pools)
     return replace(state, segments=segments)

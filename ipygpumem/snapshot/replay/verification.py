@@ -13,7 +13,7 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
 from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size
 from ipygpumem.snapshot.replay.recording import RELEASES, Recording, ReplayError
-from ipygpumem.snapshot.replay.run import ReplayRun, run
+from ipygpumem.snapshot.replay.run import ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def cached_verification(snapshot: SnapshotData, device: int, seconds: float | No
             raise recording.error(recording.problem)
         limit = recording.work_limit
         try:
-            with limit.limited(limit.replay_seconds if seconds is None else seconds):
+            with replay_errors(recording), limit.limited(limit.replay_seconds if seconds is None else seconds):
                 snapshot.verifications[device] = verify(recording)
         except ReplayError as error:  # a failed verification is not repeated either
             snapshot.verifications[device] = error
@@ -182,7 +182,7 @@ def grade_of_replay(
     pending = _cross_stream_frees(recording)
     if pending:
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
-    if any(pool.private for pool in recording.pools):
+    if recording.has_private_pools:
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")
     reasons += _unknown_of_failed_request(recording, settings)
     if recording.has_uncertain_retries:

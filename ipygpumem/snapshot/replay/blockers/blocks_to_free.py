@@ -117,7 +117,8 @@ def _unmapped(
     for excess in (0, page):
         freed = blocks_to_unmap(result, rows, limit - excess, request)
         if freed:
-            count = sum(not set(freed).isdisjoint(segment.rows) for segment in expandable)
+            freed_rows = set(freed)
+            count = sum(not freed_rows.isdisjoint(segment.rows) for segment in expandable)
             yield BlocksToFree(sum(result.sizes[row] for row in freed), tuple(freed), count, contiguous=False)
 
 

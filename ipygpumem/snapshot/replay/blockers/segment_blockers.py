@@ -185,9 +185,10 @@ def _lines(
         present = [next(numbers) for _ in segment.rows]
         for row, number in zip(segment.rows, present, strict=True):
             table[number, 2:] += (result.sizes[row], 1)
-        for number in set(present):
-            table[number, 1] += sum(segment.free)
-            table[number, 0] += segment.size if len(set(present)) == 1 else 0
+        free, lines_of_segment = sum(segment.free), set(present)
+        for number in lines_of_segment:
+            table[number, 1] += free
+            table[number, 0] += segment.size if len(lines_of_segment) == 1 else 0
     names_by_block, addresses = snapshot.own.variables, recording.allocations.address
     lines = []
     for label, (exclusive_segments, free, nbytes, count) in zip(labels, table.tolist(), strict=True):
