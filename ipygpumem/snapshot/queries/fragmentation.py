@@ -103,7 +103,7 @@ def fragmentation(
 def _fit(
     settings: AllocatorSettings, need: int, stream: int | None, length: Ints, segments: NDArray[Any]
 ) -> AllocationFit:
-    rounded = int(settings.round(np.array(need)))
+    rounded = int(settings.round(np.array([need]))[0])
     small = rounded <= SMALL
     suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
@@ -172,7 +172,7 @@ def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool
 def _reason(
     settings: AllocatorSettings, memory: Fragmentation, requested: int, device_free: int | None
 ) -> tuple[str, ...]:
-    segment = settings.segment_size(int(settings.round(np.array(requested))))
+    segment = settings.segment_size(int(settings.round(np.array([requested]))[0]))
     blocks, free, largest = many(memory.pieces, "block"), size(memory.free), size(memory.largest)
     sentences = [f"{size(requested)} was requested."]
     if memory.largest < requested:

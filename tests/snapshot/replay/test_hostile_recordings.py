@@ -248,3 +248,11 @@ def test_long_search_after_a_replay_is_one_error(monkeypatch):
 @pytest.mark.parametrize("threshold", [-0.5, 0.0, 1.0, 5.0, 1e300, True, 3, "nan"])
 def test_invalid_thresholds_are_ignored(threshold):
     assert AllocatorSettings.from_snapshot({"garbage_collection_threshold": threshold}) == AllocatorSettings()
+
+
+@pytest.mark.filterwarnings("error")
+def test_sizes_beyond_64_bits_do_not_warn():
+    divisions = {"PYTORCH_ALLOC_CONF": "roundup_power2_divisions:[>:1]"}
+    events = [("segment_alloc", 0, 20 * MIB, 0, None), ("alloc", 0, _BLOCK, 0, None), ("oom", 0, 2**63 - 1, 0, None)]
+    segments = [(0, "large", False, [(_BLOCK, _BLOCK), (20 * MIB - _BLOCK, 0)])]
+    assert len(_load(events, segments, **divisions).ooms()) == 1

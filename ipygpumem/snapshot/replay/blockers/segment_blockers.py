@@ -106,7 +106,7 @@ def analyze_blocked_request(
         is_known = not recording.may_be_private(event)
     else:
         (row,) = np.flatnonzero(recording.allocations.start == event)
-        rounded = int(recording.settings.round(recording.allocations.size[row]))
+        rounded = int(recording.settings.round(recording.allocations.size[[row]])[0])
         serving = int(recording.pool_of[row]) + (rounded <= SMALL)
     failed = capacity is not None or recording.trace.action[event] == Action.OOM
     result = run(recording, recording.settings, **options, end=event + failed)
