@@ -15,7 +15,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.allocator import AllocatorStatistics
 from ipygpumem.sources.host import namespace_pids
-from ipygpumem.sources.nvml import DeviceMemory, Nvml
+from ipygpumem.sources.nvml import NOT_LISTED, DeviceMemory, Nvml, missing_entry_reason
 
 _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""
@@ -23,7 +23,6 @@ _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
 _LIST_LIFETIME = 0.1  # seconds
 _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
-_NOT_LISTED = "this process is not in NVML's process list"
 
 
 class DriverValues(NamedTuple):
@@ -149,7 +148,7 @@ class Device:
             self._set_mode("torch-only", "the test allocation did not change the memory usage reported by NVML")
         else:
             several = "the test allocation changed several entries in NVML's process list"
-            self._set_mode("device", several if candidates else _missing_entry_reason(entries))
+            self._set_mode("device", several if candidates else missing_entry_reason(entries))
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
         """Allocate and free ``nbytes``. Return a tuple ``(pids, device_changed)``; None if the allocation fails.
@@ -179,7 +178,7 @@ class Device:
             if size is not None and size >= max(reserved or 0, 1):
                 self._set_mode("process", f"NVML entry found by process ID ({reason})", pid)
                 return
-        self._set_mode("device", f"{_missing_entry_reason(entries)} ({reason})")
+        self._set_mode("device", f"{missing_entry_reason(entries)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
         """Return a dict from PID to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
@@ -246,7 +245,7 @@ class Device:
             mode, process = "device", None
             why = "NVML reports less memory for this process than PyTorch has reserved"
         if mode == "process" and process is None:
-            mode, why = "device", problem or _NOT_LISTED
+            mode, why = "device", problem or NOT_LISTED
         if mode == "device" and used is None:
             mode = "torch-only"
         elif mode == "torch-only" and used is not None:
@@ -288,13 +287,3 @@ def _pci_bus_id(properties: Any) -> str | None:
 
 def _has_graphics(nvml: Nvml, handle: Any) -> bool:
     return bool(attempt(lambda: nvml.processes(handle, graphics=True).keys() != nvml.processes(handle).keys()))
-
-
-def _missing_entry_reason(entries: dict[int, int | None]) -> str:
-    if not entries:
-        return "NVML lists no processes: this container hides them"
-    if all(size is None for size in entries.values()):
-        return "NVML does not report per-process memory usage on this system (WSL2, Windows)"
-    if any(entries.get(pid) == 0 for pid in namespace_pids()):
-        return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
-    return _NOT_LISTED

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
+from ipygpumem.sources.host import namespace_pids
 
 _INITIAL_CAPACITY = 32
 _LIST_TRIES = 4
+NOT_LISTED = "this process is not in NVML's process list"
 _NOT_AVAILABLE = 2**64 - 1
 _MEMORY_V1 = struct.Struct("3Q")  # nvmlMemory_t: total, free, used
 _MEMORY_V2 = struct.Struct("I4Q")  # nvmlMemory_v2_t: version, total, reserved, free, used
@@ -197,6 +199,17 @@ class Nvml:
     def _raise(self, code: int) -> None:
         error = self._pynvml.NVMLError(code)
         raise NvmlError(self._reason(error)) from error
+
+
+def missing_entry_reason(entries: dict[int, int | None]) -> str:
+    """Return the reason why NVML's process list (memory usage by PID) contains no usable entry of this process."""
+    if not entries:
+        return "NVML lists no processes: this container hides them"
+    if all(size is None for size in entries.values()):
+        return "NVML does not report per-process memory usage on this system (WSL2, Windows)"
+    if any(entries.get(pid) == 0 for pid in namespace_pids()):
+        return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
+    return NOT_LISTED
 
 
 class _Buffers:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace, is_in
+from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace, is_in, stable_order
 
 Ints = NDArray[np.int64]
 
@@ -200,7 +200,7 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
     """
     count = len(trace)
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    rows = rows[np.argsort(trace.address[rows], kind="stable")]
+    rows = rows[stable_order(trace.address[rows])]
     action, address = trace.action[rows], trace.address[rows]
     # A group is an allocation and its frees, or the frees of an allocation older than the first event. Rows of the same
     # address are adjacent and ordered by time.

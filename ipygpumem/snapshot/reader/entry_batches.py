@@ -10,8 +10,11 @@ therefore always correct, and a malicious file can only slow down reading.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +28,7 @@ from ipygpumem.snapshot.reader.field_reader import MARGIN, FieldReader
 Ints = NDArray[np.int64]
 
 _CHUNK = 1 << 22  # bytes whose entries are read together, chosen such that the columns fit into the CPU cache
+_MAX_THREADS = 4  # more are not faster, because looking up strings requires the GIL
 _EVENT_KEYS = (["device_traces"], ["host_traces"])
 _EVENT_DEPTHS = (2, 3)  # a list of one item is not preceded by MARK
 _NUMBERS = {"addr", "size", "stream", "time_us", "device_free"}
@@ -90,17 +94,34 @@ class EntryRun:
 def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[EntryBatch]:
     """Yield the candidate entries after position ``start``. ``keys`` maps each key to its memo index."""
     inline = {key: IndexByValue() for key in keys if key in _OBJECTS}
-    for first in range(start, len(data) - MARGIN, _CHUNK):
-        reader = FieldReader(data, _openings(data, first), _CHUNK)
-        for key, memo_index in keys.items():
-            reference = _reference(memo_index)
-            if key in _NUMBERS:
-                reader.read_number(key, reference)
-            else:
-                reader.read_object(key, reference, inline.get(key))
-        reader.close()
+    chunks = range(start, len(data) - MARGIN, _CHUNK)
+    for reader in _in_threads(partial(_read_chunk, data, keys), chunks):
+        for key, indices in inline.items():
+            reader.renumber(key, indices)
         memo_before = np.append(0, np.cumsum(reader.memo_count, dtype=np.int64))
         yield EntryBatch(reader.start, reader.position, memo_before, reader.values, reader.memo_offsets, inline)
+
+
+def _in_threads(read: Callable[[int], FieldReader], chunks: range) -> Iterator[FieldReader]:
+    """Call a function for each chunk, in several threads because NumPy releases the GIL. Yield results in order."""
+    threads = min(len(chunks), _MAX_THREADS, os.cpu_count() or 1)
+    if threads <= 1:
+        yield from map(read, chunks)
+        return
+    with ThreadPoolExecutor(threads) as executor:
+        yield from executor.map(read, chunks)
+
+
+def _read_chunk(data: bytes, keys: dict[str, int], first: int) -> FieldReader:
+    reader = FieldReader(data, _openings(data, first), _CHUNK)
+    for key, memo_index in keys.items():
+        reference = _reference(memo_index)
+        if key in _NUMBERS:
+            reader.read_number(key, reference)
+        else:
+            reader.read_object(key, reference, is_kept=key in _OBJECTS)
+    reader.close()
+    return reader
 
 
 def _openings(data: bytes, chunk: int) -> Ints:

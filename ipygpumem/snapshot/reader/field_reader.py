@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.snapshot.model.columns import IndexByValue
+from ipygpumem.snapshot.model.columns import IndexByValue, stable_order
 from ipygpumem.snapshot.reader import opcodes as op
 
 Ints = NDArray[np.int64]
@@ -69,6 +70,7 @@ class FieldReader:
         self.position: Ints = start + 2 + self.memo_count
         self.values: dict[str, NDArray[Any]] = {}
         self.memo_offsets: dict[str, NDArray[np.int16]] = {}
+        self._inline: defaultdict[str, IndexByValue] = defaultdict(IndexByValue)
 
     def read_number(self, key: str, reference: bytes) -> None:
         """Read a key and an integer in every entry. ``reference`` is the opcode and operand that refer to the key."""
@@ -96,10 +98,10 @@ class FieldReader:
         shifted = self._words[position + 2] << spare.view(np.uint64)
         return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
 
-    def read_object(self, key: str, reference: bytes, inline: IndexByValue | None) -> None:
+    def read_object(self, key: str, reference: bytes, *, is_kept: bool) -> None:
         """Read a key and a value of any type in every entry. ``reference`` is the opcode and operand of the key.
 
-        Values written inside entries are added to ``inline``. If it is None, the column of the key is omitted.
+        If ``is_kept`` is false, the column of the key is omitted.
         """
         words, code, valid = self._read_key(reference)
         width = _REFERENCE_WIDTH[code]
@@ -113,15 +115,28 @@ class FieldReader:
             position = self.position[rows]
             code = code if len(code) == 1 else code[rows]
             end[rows], memoized[rows] = self._find_end(position, code)
-            if inline is not None:
-                value[rows] = np.where(code == op.NONE, NONE, -1 - self._index(position, end[rows], inline))
-        if inline is not None:
+            if is_kept:
+                indices = self._index(position, end[rows], self._inline[key])
+                value[rows] = np.where(code == op.NONE, NONE, -1 - indices)
+        if is_kept:
             self.values[key] = value.astype(np.int32)
             self.memo_offsets[key] = np.where(memoized | (width > 0), self.memo_count, -1 - self.memo_count)
         self.memo_count = self.memo_count + memoized
         valid &= (end > self.position) & (value <= _MAX_MEMO_INDEX)
         self.position = end
         self._retain(valid)
+
+    def renumber(self, key: str, indices: IndexByValue) -> None:
+        """Replace the indices of values written inside entries by the indices in ``indices``, to which they are added.
+
+        The values of each reader are numbered separately, so that several threads can read.
+        """
+        own = self._inline.pop(key, None)
+        if own:
+            new = np.fromiter(map(indices.__getitem__, own), np.int32, len(own))
+            column = self.values[key]
+            rows = np.flatnonzero((column < 0) & (column != NONE))
+            column[rows] = -1 - new[-1 - column[rows]]
 
     def close(self) -> None:
         """Read the end of every entry and remove invalid entries."""
@@ -217,7 +232,7 @@ class FieldReader:
         differs[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
         first, size = first[differs], size[differs]
         distinct: Ints = np.empty(len(first), np.int64)
-        order = np.argsort(size, kind="stable")
+        order = stable_order(size)
         for rows in np.split(order, np.flatnonzero(np.diff(size[order])) + 1):
             length = max(int(size[rows[0]]), 1)  # 1 for invalid values, which are not used
             overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import pickletools
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import ACTIONS
-from ipygpumem.snapshot.reader import pickle_reader
+from ipygpumem.snapshot.reader import entry_batches, pickle_reader
 from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.load import ReadLimits
 from ipygpumem.snapshot.reader.pickle_reader import PickleReader
@@ -174,6 +175,33 @@ def test_entries_with_the_same_keys_are_read_in_batches(fields, fresh, optimized
     data = pickletools.optimize(data) if optimized else data
     assert sum(map(len, runs(data))) > 300
     assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
+def test_chunks_that_several_threads_read(monkeypatch):
+    names = [f"annotation {n}" for n in (*range(40), *range(20))]
+    trace = [
+        {**entry, "user_metadata": names[n % 60] + "", "pool_id": (0, n % 7)} for n, entry in enumerate(steady(3000))
+    ]
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    read, first_chunks = entry_batches._read_chunk, []
+
+    def read_chunk(file, keys, first):
+        if first <= min(first_chunks, default=first):  # the first chunk is finished last
+            first_chunks.append(first)
+            time.sleep(0.05)
+        return read(file, keys, first)
+
+    monkeypatch.setattr(entry_batches, "_read_chunk", read_chunk)
+    monkeypatch.setattr(entry_batches, "_CHUNK", 1 << 12)
+    files = []
+    for threads in (1, 4, 4):
+        monkeypatch.setattr(entry_batches, "_MAX_THREADS", threads)
+        first_chunks.clear()
+        snapshot = Snapshot.load(data)
+        assert rows(snapshot, 0) == expected(trace)
+        files.append(snapshot.encode())
+    assert files == [files[0]] * 3
+    assert sum(map(len, runs(data))) > 2000
 
 
 def copied(value):
