@@ -373,6 +373,7 @@ def test_allocation_of_another_thread_during_a_reading(fake_gpu, end):
     fake_gpu.alloc(MIB)
     with measure():
         pass
+    fake_gpu.alloc(200 * MIB)  # so that the next reading does not reuse NVML's process list
     original, pending_sizes = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
 
     def another_thread(*arguments):

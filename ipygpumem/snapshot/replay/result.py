@@ -25,8 +25,7 @@ from ipygpumem.snapshot.replay.verification import cached_verification, grade_of
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
-_PROBES = 8
-"""Maximum number of limits that are tested below, and above, the smallest limit that bisection finds."""
+_PROBES = 8  # maximum number of limits that are tested below, and above, the smallest limit that bisection finds
 _SIMULATED: dict[str, Any] = {"recorded": False}
 """Option of replays that do not reproduce the recorded addresses."""
 _LONG = 100_000
