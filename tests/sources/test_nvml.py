@@ -80,6 +80,30 @@ def test_long_process_lists(fake_nvml):
         nvml.processes(handle)
 
 
+def test_query_by_another_thread_during_a_query(fake_nvml):
+    fake_nvml.devices.append(FakeNvmlDevice(uuid="GPU-2", total=80_000 * MIB, others={88: MIB}))
+    fake_nvml.devices[0].others = {77: 9 * MIB}
+    nvml, first = opened(fake_nvml)
+    second = nvml.handle("GPU-2")[0]
+    memory, processes = fake_nvml.nvmlDeviceGetMemoryInfo_v2, fake_nvml.nvmlDeviceGetComputeRunningProcesses_v3
+    queries = {"nvmlDeviceGetMemoryInfo_v2": (memory, nvml.memory)}
+    queries["nvmlDeviceGetComputeRunningProcesses_v3"] = (processes, nvml.processes)
+    expected = {name: query(second) for name, (_, query) in queries.items()}
+    others = []
+    for name, (function, query) in queries.items():
+
+        def call(handle, *arguments, name=name, function=function, query=query):
+            code = function(handle, *arguments)
+            setattr(fake_nvml, name, function)
+            others.append(query(second) == expected[name])  # in another thread, while the result has not been read yet
+            return code
+
+        setattr(fake_nvml, name, call)
+    assert nvml.memory(first).total == 143_771 * MIB
+    assert nvml.processes(first) == {77: 9 * MIB}
+    assert others == [True, True]
+
+
 def test_unused_device_has_no_processes(fake_nvml):
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {}
