@@ -68,6 +68,13 @@ _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
+_USER_OPTION = re.compile(
+    r"""(?<=[\s"'])(-u|--([a-z]{1,20}-)?user(name)?|-a(?=["'\s,]{1,12}[^\s"'/,]{1,60}:))"""
+    r"""[\s"',=+\[\]]{1,12}([bfru]{1,2}["'])?[^\s"'(),=\[\]:%/-][^\s"'(),=\[\]:%/]{0,60}"""
+    r"""([,%]|:(?!//)|/(?!\S{0,200}\.[a-z]\w{0,7}["'\s]))[^\s"',]""",
+    re.IGNORECASE,
+)
+"""Pattern of an option with a user and a password, as in ``["curl", "-u", "bob:x"]`` and ``"curl --user=bob:x"``."""
 _LITERAL = re.compile(
     r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:]\s)|(?<=[=:]\s\s))\d[\w.]{3,}|\w{16,}""",
     re.DOTALL,
@@ -110,6 +117,7 @@ def _redact_literals(code: str, line: str) -> str:
     is_secret = mentions_secret(line)
     is_key = is_secret and not mentions_secret(_BARE_KEY.sub("", line))
     is_secret = is_secret or re.search(r"""["']-[pPw]["']\s*,""", line) is not None  # as in ["mysql", "-p", "x"]
+    is_secret = is_secret or _USER_OPTION.search(line) is not None
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")

@@ -78,20 +78,24 @@ def text_tables(tables: Iterable[Table]) -> str:
 
 def _printable_table(table: Table) -> Table:
     rows = tuple(map(_printable_row, table.rows))
-    return replace(table, title=printable(table.title), rows=rows, notes=tuple(map(printable, table.notes)))
+    return replace(table, title=_printable(table.title), rows=rows, notes=tuple(map(_printable, table.notes)))
 
 
 def _printable_row(row: TableRow) -> TableRow:
     """Replace control characters and limit the numbers in a row, because reports from files can contain any values."""
     return replace(
         row,
-        label=_clip(printable(row.label)),
+        label=_clip(_printable(row.label)),
         cells=tuple(map(_clip, row.cells)),
-        note=printable(row.note),
+        note=_printable(row.note),
         level=min(max(0, row.level), _MAX_LEVEL),
         bar=row.bar and min(max(0.0, row.bar), 1.0),
         light_bar=min(max(0.0, row.light_bar), 1.0),
     )
+
+
+def _printable(text: str) -> str:
+    return printable(text).expandtabs(4)  # a tab has an unknown width
 
 
 def _clip(text: str) -> str:

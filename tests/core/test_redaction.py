@@ -340,6 +340,16 @@ secret = 0x8151fish
 if x: !app --api-key swordfish
 os.system("mysql -pswordfish")
 run(["mysql", "-pswordfish"])
+run(["curl","-u","bob:swordfish"])
+run(("curl", '-u', f"bob:{x}swordfish"))
+cmd = ["curl", "-u"] + ["bob:swordfish"]
+run("curl", "-U", "bob%swordfish")
+run(["lftp","-u","bob,swordfish"])
+run(["sqlplus","-u","scott/swordfish"])
+run(["http","-a","bob:swordfish"])
+run(["curl","--user","bob:swordfish"])
+run(["curl", "--proxy-user=bob:swordfish"])
+os.system("curl --user bob:swordfish http://x")
 %px --token swordfish
 %%px --targets 0 --pswd=swordfish
 %%px --session  swordfish
@@ -655,6 +665,10 @@ def test_secrets_in_code_are_hidden(line):
         "!python eval.py -d cuda:1",
         "!pip install -q transformers -U accelerate",
         'run(["python", "-u", "train.py"])',
+        'run(["python", "-u", "src/train.py", "a:b"])',
+        'run(["wget", "-U", "https://x.org/a"])',
+        'run(["rsync", "-a", "runs/x", "runs/y"])',
+        'parser.add_argument("-u", "--user", help="name: of the user")',
         'encoding = tiktoken.get_encoding("gpt2")',
         "x %= 5",
         "!pip install torch==2.4.0 transformers>=4.40 accelerate",

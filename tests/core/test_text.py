@@ -8,7 +8,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.tables import Table, TableRow, html_tables, text_tables
 from ipygpumem.core.text import csv_text, printable
 
-UNSAFE = "\x00\x07\n\x1b[2J\x7f\x85\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ud800"
+UNSAFE = "\x00\x07\n\x1b[2J\x7f\x85\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ud800\ufeff"
 
 
 def unsafe_characters(text):
@@ -47,9 +47,10 @@ def test_formulas_are_escaped_in_csv(text):
 
 
 def test_tables_contain_no_unsafe_characters():
-    row = TableRow(f"label{UNSAFE}", ("1",), 0, note=f"note{UNSAFE}")
-    table = Table(f"title{UNSAFE}", ("bytes",), (row,), notes=(f"end{UNSAFE}",))
+    row = TableRow(f"label{UNSAFE}\t", ("1",), 0, note=f"\tnote{UNSAFE}")
+    table = Table(f"title{UNSAFE}\t", ("bytes",), (row,), notes=(f"end{UNSAFE}\t",))
     for text in (text_tables([table]), html_tables([table])):
+        assert "\t" not in text
         assert "label????[2J" in text
         assert unsafe_characters(text) == []
     assert len(text_tables([table]).splitlines()) == 4

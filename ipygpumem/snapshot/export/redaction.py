@@ -24,6 +24,12 @@ _LIBRARY = re.compile(
 _CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", re.IGNORECASE)
 _COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
 _CUT = "…"
+_SETTINGS = {
+    *("expandable_segments", "garbage_collection_threshold", "graph_capture_record_stream_reuse", "max_split_size"),
+    *("pinned_num_register_threads", "pinned_use_cuda_host_register", "pinned_use_host_register"),
+    *("release_lock_on_cudamalloc", "release_lock_on_malloc", "max_round_threshold", "max_cached_size"),
+}
+"""Names of the numbers and switches that PyTorch writes to ``allocator_settings``."""
 _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:\d{1,4})?")
 
 
@@ -31,8 +37,9 @@ def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool
     """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
 
     ``paths``: Whether to include the name of the snapshot file, the directories of source files, the name of the
-    machine, the version of PyTorch, and allocator settings that are strings. Names of functions, source files,
-    installed packages, devices and actions, annotations, compile contexts and user metadata remain.
+    machine, the version of PyTorch, and allocator settings that are strings or that PyTorch does not have. Names of
+    functions, source files, installed packages, devices and actions, annotations, compile contexts and user metadata
+    remain.
     """
     if source and paths:
         return snapshot
@@ -53,7 +60,7 @@ def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool
         result.settings = {
             name: value
             for name, value in snapshot.settings.items()
-            if isinstance(value, (int, float)) and name.isidentifier()
+            if isinstance(value, (int, float)) and name in _SETTINGS
         }
     if not source:
         result.sources = {}

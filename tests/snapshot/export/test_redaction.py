@@ -141,6 +141,7 @@ def test_page_contains_only_documented_texts(tmp_path):
             "roundup_power2_divisions": {"canary_setting_key": 1},
             "max_split_size": 7,
             "/canary_setting_directory": 7,
+            "canary_setting_name": 7,
         },
         "source_code": {cell: "canary_source", "/canary_source_directory/x.py": "canary_source"},
         "ipygpumem": {
