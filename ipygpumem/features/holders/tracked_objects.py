@@ -26,7 +26,7 @@ from ipygpumem.features.holders.model import Holders
 
 Ids = NDArray[np.int64]
 
-_CHUNK = 8192
+_CHUNK = 1024  # objects whose references are read together; larger lists of them would fragment the memory of Python
 _MIN_OBJECTS = 150_000  # twice the number that is reachable from the variables in a session with GPT-2
 COST = 10  # duration of adding a tensor or an autograd node, relative to that of reading an object
 _MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
