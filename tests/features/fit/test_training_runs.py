@@ -83,7 +83,7 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.ones(400_000))
 
     def forward(self, x):
-        return functional.gelu(x * self.weight)
+        return functional.hardtanh(x * self.weight)  # a fast function that saves its argument
 
 
 def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
@@ -93,19 +93,19 @@ def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
     kept = []
 
     def step(batch):
-        output = model(torch.randn(batch, 400_000))
+        output = model(torch.ones(batch, 400_000))
         output.pow(2).mean().backward()
         kept[:] = [output]
 
-    result = ipygpumem.fit(step, range(1, 4097), most=0.003)
+    result = ipygpumem.fit(step, range(1, 4097), most=0.0015)
     estimate = ipygpumem.fit(step, range(1, 4097), dry=True, device="24 GiB")
     assert (result.refusal, estimate.refusal, kept, model[0].weight.grad) == ("", "", [], None)
-    first, *_, last = reserved_peaks(step, 20)
-    assert result.reserved(20) == last > 1.05 * first
+    first, *_, last = reserved_peaks(step, 12)
+    assert result.reserved(12) == last > 1.05 * first
     kept.clear()
     model.zero_grad()
-    *_, (_, estimated) = simulated_peaks(step, 20)
-    assert estimate.reserved(20) == estimated
+    *_, (_, estimated) = simulated_peaks(step, 12)
+    assert estimate.reserved(12) == estimated
 
 
 @pytest.mark.parametrize(("count", "peaks"), [(2, (506, 1674, 12_874))])
@@ -156,7 +156,7 @@ class GPT(nn.Module):
         return self.head(x)
 
 
-@pytest.mark.parametrize(("layers", "keeps_output"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("layers", "keeps_output"), [(1, False), (2, True)])
 def test_recommended_size_of_a_transformer(layers, keeps_output):
     """The first step also creates the workspaces of cuBLAS in its cached memory."""
     kept = {}
@@ -181,7 +181,7 @@ def test_recommended_size_of_a_transformer(layers, keeps_output):
     result = ipygpumem.fit(make(), range(1, 4097), dry=True, device="16 GiB")
     for size in (64, result.recommended):
         kept.clear()
-        (_, first), *later = simulated_peaks(make(), size)
+        (_, first), *later = simulated_peaks(make(), size, 3 if keeps_output else 2)
         allocated, reserved = later[-1]
         assert reserved > 1.1 * first or size != 64
         assert result.reserved(size) == pytest.approx(reserved, rel=0.001)
