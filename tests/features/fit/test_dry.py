@@ -211,6 +211,27 @@ def test_autocast():
         assert norm(first(torch.ones(2, 64))).dtype == torch.bfloat16, "the effect ends with the estimate"
 
 
+def test_autocast_contexts_that_were_created_before(monkeypatch):
+    """They have the same effect as those that the step creates, unless PyTorch has disabled them without a GPU."""
+    layer = nn.Linear(64, 64, bias=False)
+    with pytest.warns(UserWarning, match="Disabling autocast"):
+        context = torch.autocast("cuda", torch.bfloat16)
+
+    def step(batch):
+        with context:
+            x = layer(torch.ones(batch * 256, 64))
+            types.add(x.dtype)
+            x.sum().backward()
+
+    types = set()
+    reason = dry(step).refusal
+    assert "(with context:) enters a disabled autocast context that was created outside the step" in reason
+    assert reason.endswith("if there is no GPU: create the context in the step")
+    monkeypatch.setattr(context, "_enabled", True)
+    assert saved(step) == pytest.approx(4 + 2 + 2, rel=0.01)
+    assert (types, context.device) == ({torch.bfloat16}, "cuda")
+
+
 def test_breakdown():
     training = Perceptron(torch.optim.AdamW)
     result = dry(training.step)

@@ -11,11 +11,13 @@ import functools
 import math
 import operator
 import threading
+import unittest.mock
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 from ipygpumem.core.introspection import attempt
+from ipygpumem.features.fit.dry.replaced_functions import autocast_on_host
 
 _FLOAT32_OPERATIONS = (
     "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan", "pow", "softplus",
@@ -45,31 +47,18 @@ def cuda_kernels(torch: Any) -> Iterator[None]:
     """Replace operations with those that run on a GPU, and create tensors for the device ``cuda`` in host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
-    autocast: Any = import_module("torch.amp.autocast_mode").autocast
-    enter = autocast.__init__
     own_thread = threading.get_ident()
 
     def is_step() -> bool:
         return threading.get_ident() == own_thread  # the patches must not affect other threads
 
-    def on_host(self: Any, device_type: str, dtype: Any = None, *args: Any, **options: Any) -> None:
-        if device_type == "cuda" and is_step():
-            device_type, dtype = "cpu", torch.get_autocast_dtype("cuda") if dtype is None else dtype
-        enter(self, device_type, dtype, *args, **options)
+    def supported_devices() -> list[str]:
+        return [*foreach(), *(("cpu", "meta") if is_step() else ())]
 
-    patches: list[tuple[Any, str, Any]] = [
-        (
-            optimizers,
-            "_get_foreach_kernels_supported_devices",
-            lambda: [*foreach(), *(("cpu", "meta") if is_step() else ())],
-        ),
-        (autocast, "__init__", on_host),
-    ]
     kernels = _gpu_kernels(torch)
     with contextlib.ExitStack() as stack:
-        for owner, name, value in patches:
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, value)
+        stack.enter_context(unittest.mock.patch.object(optimizers, foreach.__name__, supported_devices))
+        stack.enter_context(autocast_on_host(torch))
         for operation, key, kernel in kernels:
             stack.callback(_set_kernel, operation, key, operation.py_kernels.get(key))
             _set_kernel(operation, key, kernel)

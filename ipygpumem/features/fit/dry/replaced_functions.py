@@ -17,6 +17,14 @@ _STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "
 class DataRequiredError(RuntimeError):
     """Raised when code that runs on fake tensors would access the data of a tensor or save it to a file."""
 
+    suggestion = "remove this code from the step, or run without --dry"
+
+
+class DisabledAutocastError(DataRequiredError):
+    """Raised when code enters an autocast context that may be disabled only because there is no GPU."""
+
+    suggestion = "create the context in the step"
+
 
 @contextlib.contextmanager
 def refused_access(torch: Any) -> Iterator[None]:
@@ -40,6 +48,40 @@ def refused_access(torch: Any) -> Iterator[None]:
             method = functools.partialmethod(function) if owner is storage else function
             stack.enter_context(unittest.mock.patch.object(owner, name, method))
         yield
+
+
+@contextlib.contextmanager
+def autocast_on_host(torch: Any) -> Iterator[None]:
+    """Apply autocast contexts for CUDA to tensors in host memory.
+
+    Contexts that were created earlier are restored at the end. Without a GPU, PyTorch has disabled them.
+    """
+    autocast: Any = import_module("torch.amp.autocast_mode").autocast
+    create, enter, own_thread, earlier = autocast.__init__, autocast.__enter__, threading.get_ident(), []
+
+    def create_on_host(self: Any, device_type: str, dtype: Any = None, *args: Any, **options: Any) -> None:
+        if device_type == "cuda" and threading.get_ident() == own_thread:
+            device_type, dtype = "cpu", torch.get_autocast_dtype("cuda") if dtype is None else dtype
+        create(self, device_type, dtype, *args, **options)
+
+    def enter_on_host(self: Any) -> Any:
+        if self.device == "cuda" and threading.get_ident() == own_thread:
+            if not self._enabled:
+                problem = "enters a disabled autocast context that was created outside the step"
+                raise DisabledAutocastError(f"{problem}; PyTorch disables such contexts if there is no GPU")
+            self.device = "cpu"
+            earlier.append(self)
+        return enter(self)
+
+    with (
+        unittest.mock.patch.object(autocast, "__init__", create_on_host),
+        unittest.mock.patch.object(autocast, "__enter__", enter_on_host),
+    ):
+        try:
+            yield
+        finally:
+            for context in earlier:
+                context.device = "cuda"
 
 
 def grouped_copies(torch: Any, copy: Callable[[Any], Any]) -> Any:

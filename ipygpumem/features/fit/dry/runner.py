@@ -264,7 +264,7 @@ def _reason(error: Exception) -> str | None:
         source = "" if frame.line is None else f" ({redact_code(frame.line)})"
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
     if isinstance(error, DataRequiredError):
-        return f"{line}{text}: remove this code from the step, or run without --dry"
+        return f"{line}{text}: {error.suggestion}"
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
         requirement = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
