@@ -67,7 +67,7 @@ class SnapshotData:
         self.host_timeline = Timeline(host_traces[0], segments, self.blocks) if host_traces else None
         self.settings = top_level.read_settings(root.get("allocator_settings"), tables.budget)
         self.regions = top_level.read_annotations(root.get("external_annotations", ()))
-        self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), tables.budget)
+        self.own = top_level.read_recorder_metadata(root.get("ipygpumem"), limits.devices, tables.budget)
         self.sources = top_level.read_sources(root.get("source_code"), tables.budget)
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)

@@ -80,6 +80,25 @@ def _rotated(value, bits):
     return ((value << bits) | (value >> (64 - bits))) & _WRAP
 
 
+def slow_integers(bits):
+    """Return ``(integers, slow)``: if the integers are keys of a dict, each access to ``slow`` passes most of them."""
+    size = 1 << bits
+    chain = [1]
+    while len(chain) < size * 2 // 3 - 8:  # a dict of this size is not enlarged
+        chain.append((5 * chain[-1] + 1) % size)
+    position = {number: place for place, number in enumerate(chain)}
+
+    def passes(number):
+        place, rest, count = number % size, number, 0
+        while rest and place in position:
+            rest >>= 5
+            place = (5 * place + rest + 1) % size
+            count += 1
+        return count + len(chain) - position[place] if place in position else count
+
+    return chain, max(range(size, 5 * size), key=passes)
+
+
 def colliding_pairs(count):
     """Return pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
     factor, lane_factor, seed = _PRIMES

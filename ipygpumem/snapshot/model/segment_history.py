@@ -29,7 +29,6 @@ BLOCK = np.dtype(
 SMALL_SEGMENT = 2 * MIB
 """Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
 
-_MAX_LOWER_BASES = 2000  # maximum number of segments at lower addresses that are considered for one address
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 
 
@@ -82,29 +81,27 @@ class SegmentHistory:
     def _pair(self, rows_at_end: Ints) -> tuple[NDArray[Any], Ints, Ints]:
         """Return a tuple of the segments allocated with cudaMalloc, their allocation events and their free events."""
         trace, segments, count = self._timeline.trace, self._segments, len(self._timeline.trace)
-        at_end = {int(segments.address[row]): int(row) for row in rows_at_end}
-        pairs: list[tuple[int, int]] = []
-        opened: dict[int, int] = {}
-        for event in trace.events(Action.SEGMENT_ALLOC, Action.SEGMENT_FREE).tolist():
-            address = int(trace.address[event])
-            if trace.action[event] == Action.SEGMENT_ALLOC:
-                opened[address] = event
-            else:
-                pairs.append((opened.pop(address, BEFORE), event))
-        end_rows = [-1] * len(pairs) + [at_end.pop(address, -1) for address in opened]
-        pairs += [(event, count) for event in opened.values()]
-        table = np.zeros(len(pairs), SEGMENT)
-        described_by = np.asarray([end if start == BEFORE else start for start, end in pairs], np.int64)
+        events = trace.events(Action.SEGMENT_ALLOC, Action.SEGMENT_FREE)
+        # sorted, because the hash of integers is predictable: a file could fill a dict so that each access is slow
+        events = events[np.argsort(trace.address[events], kind="stable")]
+        address, opens = trace.address[events], trace.action[events] == Action.SEGMENT_ALLOC
+        is_last = np.append(address[1:] != address[:-1], True)[: len(events)]
+        is_pair = np.append(False, opens[:-1] & ~is_last[:-1])[: len(events)] & ~opens  # with the event before
+        freed, allocated = np.flatnonzero(~opens), np.flatnonzero(opens & is_last)
+        start = np.append(np.where(is_pair[freed], events[freed - 1], BEFORE), events[allocated])
+        end = np.append(events[freed], np.full(len(allocated), count))
+        table = np.zeros(len(start), SEGMENT)
         for name in _COLUMNS:
-            table[name] = getattr(trace, name)[described_by]
+            table[name] = getattr(trace, name)[np.where(start == BEFORE, end, start)]
         table["small"] = table["size"] == SMALL_SEGMENT
         # a segment that exists at the end has more fields in the file than the event that allocated it
-        rows = np.asarray(end_rows, np.int64)
-        in_both = rows >= 0
-        table["pool"][in_both], table["small"][in_both] = segments.pool[rows[in_both]], segments.small[rows[in_both]]
-        old = np.asarray(list(at_end.values()), np.int64)
-        pairs += [(BEFORE, count)] * len(old)
-        start, end = np.asarray(pairs, np.int64).reshape(-1, 2).T
+        _, first = np.unique(segments.address[rows_at_end][::-1], return_index=True)
+        rows_at_end = rows_at_end[::-1][first]
+        _, both, at_end = np.intersect1d(address[allocated], segments.address[rows_at_end], return_indices=True)
+        for name in ("pool", "small"):
+            table[name][len(freed) + both] = getattr(segments, name)[rows_at_end[at_end]]
+        old = np.delete(rows_at_end, at_end)
+        start, end = np.append(start, np.full(len(old), BEFORE)), np.append(end, np.full(len(old), count))
         return np.concatenate([table, _segment_rows(segments, old)]), start, end
 
     def _fixed_segments(self, rows: Ints) -> Ints:
@@ -214,29 +211,29 @@ def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: 
     ``segments`` contains the address, the size, the first event and the end event of each segment, as columns.
     """
     begin, size, start, end = segments
+    bases, rank = np.unique(begin, return_inverse=True)
+    # an interval tree: each segment belongs to at most two nodes per level, which together cover its lifetime. The node
+    # at level k with number n covers the events from n * 2**k - 1 to (n + 1) * 2**k - 2
+    levels: list[tuple[Ints, Ints]] = []
+    first, last = start + 1, end + 1
+    while len(rows := np.flatnonzero(first < last)):
+        at_first, at_last = rows[first[rows] % 2 == 1], rows[last[rows] % 2 == 1]
+        rows = np.append(at_first, at_last)
+        node = np.append(first[at_first], last[at_last] - 1)
+        keys = node * len(bases) + rank[rows]
+        order = np.argsort(keys)
+        levels.append((keys[order], rows[order]))
+        first, last = (first + 1) // 2, last // 2
     result = np.full(len(address), -1, np.int64)
-    if not len(begin):
-        return result
-    order = np.lexsort((start, begin))
-    bases, first = np.unique(begin[order], return_index=True)
-    reach = np.maximum.accumulate(np.maximum.reduceat((begin + size)[order], first))
-    last = np.append(first[1:], len(order))
-    # combine base and event into one sorted key, so that one search finds the segment at a base and event
-    factor = int(max(start.max(), event.max(initial=-1))) + 2
-    keys = np.repeat(np.arange(len(bases)), last - first) * factor + start[order] + 1
-    open_rows = np.arange(len(address))
-    base = np.searchsorted(bases, address, side="right") - 1
-    for _ in range(_MAX_LOWER_BASES):
-        if not len(open_rows):
-            break
-        nearest = base[open_rows]
-        reachable = (nearest >= 0) & (address[open_rows] < reach[nearest])
-        open_rows, nearest = open_rows[reachable], nearest[reachable]
-        place = np.searchsorted(keys, nearest * factor + event[open_rows] + 1, side="right") - 1
-        segment = order[np.maximum(place, 0)]
-        inside = (place >= first[nearest]) & (event[open_rows] < end[segment])
-        inside &= address[open_rows] < (begin + size)[segment]
-        result[open_rows[inside]] = segment[inside]
-        open_rows = open_rows[~inside]
-        base[open_rows] -= 1  # a larger segment may start at a lower address
+    missing = np.arange(len(address))
+    lower = np.searchsorted(bases, address, side="right") - 1
+    for level in reversed(range(len(levels))):  # most segments exist for a long time
+        keys, rows = levels[level]
+        if len(rows):
+            wanted = (event[missing] + 1 >> level) * len(bases) + lower[missing]
+            segment = rows[np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)]
+            inside = (begin[segment] <= address[missing]) & (address[missing] < (begin + size)[segment])
+            inside &= (start[segment] <= event[missing]) & (event[missing] < end[segment])
+            result[missing[inside]] = segment[inside]
+            missing = missing[~inside]
     return result

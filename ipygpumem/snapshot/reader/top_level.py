@@ -130,8 +130,11 @@ def read_annotations(value: Any) -> AnnotationTable:
     )
 
 
-def read_recorder_metadata(value: Any, budget: checks.RepeatedTextLimit) -> RecorderMetadata:
-    """Return the metadata under the key ``ipygpumem``. Unknown keys of later schema versions are ignored."""
+def read_recorder_metadata(value: Any, devices: int, budget: checks.RepeatedTextLimit) -> RecorderMetadata:
+    """Return the metadata under the key ``ipygpumem``. Unknown keys of later schema versions are ignored.
+
+    ``devices`` is the maximum number of devices.
+    """
     if value is None:
         return RecorderMetadata()
     own = checks.mapping(value, "ipygpumem")
@@ -145,7 +148,7 @@ def read_recorder_metadata(value: Any, budget: checks.RepeatedTextLimit) -> Reco
     threads: dict[int, int] = {}
     for place, item in enumerate(checks.items(own.get("devices", ()), "ipygpumem: devices")):
         device = checks.mapping(item, f"ipygpumem: devices[{place}]")
-        index = checks.integer(device.get("index", place), "ipygpumem: device index", 0)
+        index = checks.integer(device.get("index", place), "ipygpumem: device index", 0, devices - 1)
         if device.get("name") is not None:
             names[index] = budget.count(checks.text(device["name"], "ipygpumem: device name"), "ipygpumem: device name")
         if device.get("total") is not None:

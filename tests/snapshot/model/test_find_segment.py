@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_find_range():
     assert find_range(ranges[:0], addresses).tolist() == [-1] * len(addresses)
 
 
-def test_search_is_bounded():
+def test_long_freed_segment():
     """A segment that was freed long ago extends beyond all others, so that each of them could contain the address."""
     count = 5000
     address = np.arange(count, dtype=np.int64) * 10
@@ -62,3 +63,15 @@ def test_search_is_bounded():
     columns = (address, size, start, end)
     assert find_segment(columns, address[1:] + 4, np.full(count - 1, 5)).tolist() == list(range(1, count))
     assert find_segment(columns, address[1:] + 7, np.full(count - 1, 5)).tolist() == [-1] * (count - 1)
+
+
+def test_segments_at_many_lower_addresses_take_little_time():
+    """A freed segment extends beyond 2,000 others, none of which contains the addresses."""
+    count = 2000
+    address = np.arange(count, dtype=np.int64) * 10
+    size, start, end = np.full(count, 5), np.full(count, 1), np.full(count, 9)
+    size[0], start[0], end[0] = 1 << 40, -1, 0
+    queries = np.full(40_000, 50_000)
+    began = time.process_time()
+    assert (find_segment((address, size, start, end), queries, np.full(len(queries), 5)) == -1).all()
+    assert time.process_time() - began < 0.5

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from ipygpumem.snapshot import Snapshot
+from snapshot import malicious_files
 from snapshot.entries import event, segment
 
 MIB = 1 << 20
@@ -52,3 +55,13 @@ def test_mapped_ranges_at_every_event():
         assert len(state.segments) == sum(
             page - 1 not in stream_pages for stream_pages in pages_then.values() for page in stream_pages
         )
+
+
+def test_addresses_that_are_slow_keys_of_a_dict():
+    addresses, slow = malicious_files.slow_integers(15)
+    trace = [event("segment_alloc", address, 1, 1) for address in addresses]
+    trace += [event("segment_free", slow, 0, 2) for _ in range(30_000)]
+    snapshot = Snapshot.load({"device_traces": [trace], "segments": []})
+    start = time.process_time()
+    assert len(snapshot.state_at(len(trace) - 1).segments) == len(addresses)
+    assert time.process_time() - start < 1  # took several seconds with addresses as keys of a dict

@@ -473,6 +473,17 @@ def test_pool_ids_with_the_same_hash():
         assert time.process_time() - start < 2  # took 5 s with the pairs as keys of a dict
 
 
+def test_device_indices_are_limited():
+    """Otherwise, a file could choose indices that make each access to a dict slow."""
+    for index, accepted in ((127, True), (128, False)):
+        raw = {"device_traces": [[]], "ipygpumem": {"devices": [{"index": index, "total": 1}]}}
+        if accepted:
+            Snapshot.load(raw)
+        else:
+            with pytest.raises(SnapshotFormatError, match="ipygpumem: device index is out of range"):
+                Snapshot.load(raw)
+
+
 def test_lists_shared_by_devices_or_segments_are_refused():
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
     with pytest.raises(SnapshotFormatError, match="same list for several devices"):
