@@ -295,6 +295,6 @@ class SizeSearch:
         return int(self._most * self._before[index].free)
 
     def _too_large(self, subject: str, nbytes: int) -> FitError:
-        share = f"{self._most:.0%} of the free {size_text(self._before[self.index].free)}"
+        share = f"{100 * self._most:g}% of the free {size_text(self._before[self.index].free)}"
         suggestion = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
         return FitError(f"{subject} needs {size_text(nbytes)}, more than {share}{suggestion}")

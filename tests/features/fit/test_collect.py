@@ -272,6 +272,8 @@ def test_smallest_size_is_too_large(fake_gpu, step, reason, runs):
     result = ipygpumem.fit(step, range(1, 65))
     assert reason in result.refusal
     assert len(result.probes) == runs
+    percent = reason.replace("25%", "0.7%")
+    assert percent in ipygpumem.fit(step, range(1, 65), most=0.007).refusal
 
 
 def test_refusals_of_the_environment(make_gpu):
