@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import random
@@ -68,16 +69,18 @@ def torch_settings(torch: Any) -> list[Callable[[], Any]]:
 
 
 _LOGGING = ("addFilter", "addHandler", "basicConfig", "dictConfig", "fileConfig", "removeHandler", "setLevel")
+_MATMUL, _ANOMALY = ("allow_tf32", "set_float32_matmul_precision"), ("detect_anomaly", "set_detect_anomaly")
 _WARNINGS = ("filterwarnings", "resetwarnings", "simplefilter")
 
 
-def process_settings(uses: Callable[..., bool]) -> list[Callable[[], Any]]:
+def process_settings(torch: Any, uses: Callable[..., bool]) -> list[Callable[[], Any]]:
     """Save settings of the process that the code of the step can change, and return functions that restore them.
 
     Settings that only libraries change, for example when they are imported, are not restored, because the libraries
     would not change them again.
 
     Args:
+        torch: The module torch.
         uses: Function that returns whether the code of the step uses a name.
     """
     result: list[Callable[[], Any]] = []
@@ -87,11 +90,31 @@ def process_settings(uses: Callable[..., bool]) -> list[Callable[[], Any]]:
         (("chdir",), functools.partial(attempt, os.getcwd), os.chdir),
         (_WARNINGS, lambda: list(warnings.filters), _set_warning_filters),
         (_LOGGING, _logger_settings, _set_loggers),
+        (("disable",), lambda: logging.root.manager.disable, logging.disable),
+        (("disable", "enable"), gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
+        (("set_threshold",), gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+        (("setrecursionlimit",), sys.getrecursionlimit, sys.setrecursionlimit),
+        (("excepthook",), lambda: sys.excepthook, functools.partial(setattr, sys, "excepthook")),
+        (("umask",), _umask, os.umask),
+        (("set_num_threads",), torch.get_num_threads, torch.set_num_threads),
+        (_MATMUL, torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (_ANOMALY, lambda: _anomaly_mode(torch), lambda values: torch.autograd.set_detect_anomaly(*values)),
     ]
     for names, get, put in settings:
         if any(map(uses, names)):
             result.append(functools.partial(_restore_setting, get, put, get()))
     return result
+
+
+def _umask() -> int:
+    """Return the umask, which can be read only by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _anomaly_mode(torch: Any) -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
 def _restore_environment(values: dict[str, str]) -> None:

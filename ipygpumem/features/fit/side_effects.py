@@ -1,4 +1,4 @@
-"""Detection of side effects of a step that cannot be undone: iterators that advanced, and files that were written."""
+"""Detection of changes by a step that cannot be undone: of iterators, queues and locks, and of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEPTH = 3
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a tuple that differs, in most cases, after an iterator has advanced or a queue has changed."""
+    """Return a tuple that differs, in most cases, after an iterator has advanced, or a queue or lock has changed."""
     if issubclass(type(iterator), queue.Queue | queue.SimpleQueue):
         return iterator.qsize(), *map(id, queued_items(iterator))
     frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)

@@ -38,6 +38,7 @@ from ipygpumem.features.fit.replaced_objects import unused_tensors
 from ipygpumem.features.fit.side_effects import position
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.tensor_backup import TensorBackup, restore_each
+from ipygpumem.features.fit.user_code import LOCKS
 from ipygpumem.sources.host import read_host
 
 _HOST_SHARE = 0.5
@@ -89,7 +90,7 @@ class SavedState:
         self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
         self._files = [(file, state) for file in objects.files if (state := file_state(file)) is not None]
         self._caches = [(function, function.cache_info()) for function in objects.caches]
-        self._process = process_settings(objects.uses)
+        self._process = process_settings(torch, objects.uses)
 
     def replaced_tensors(self) -> list[Any]:
         """Return the tensors that the step has replaced and to which only this saved state refers."""
@@ -143,7 +144,7 @@ class SavedState:
     def restore(self) -> list[str]:
         """Restore the state. Return sentences about containers that grew and about changes that were not undone."""
         notes = [
-            f"The step advanced {_described(name, iterator)}, which is not undone."
+            f"The step {_described_change(name, iterator)}, which is not undone."
             for name, iterator, saved_position in self._positions
             if position(iterator) != saved_position
         ]
@@ -199,6 +200,10 @@ def _without_modes(torch: Any) -> Any:
     return torch.no_grad() if disable is None else disable()
 
 
-def _described(name: str, iterator: Any) -> str:
-    kind = "queue" if issubclass(type(iterator), queue.Queue | queue.SimpleQueue) else "iterator"
-    return f"the {kind} {name}" if name else f"{'a' if kind == 'queue' else 'an'} {kind}"
+def _described_change(name: str, changed: Any) -> str:
+    """Describe the change of a queue, a lock or an iterator, for example ``advanced the iterator batches``."""
+    kind = "queue" if issubclass(type(changed), queue.Queue | queue.SimpleQueue) else "iterator"
+    kind = "lock" if issubclass(type(changed), LOCKS) else kind
+    verb = "acquired or released" if kind == "lock" else "advanced"
+    article = "the" if name else "an" if kind == "iterator" else "a"
+    return f"{verb} {article} {kind} {name}".rstrip()

@@ -77,7 +77,7 @@ class StepObjects:
         cells: Closure cells of functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
-        iterators: Names and objects of iterators and queues.
+        iterators: Names and objects of iterators, queues and locks.
         optimizers: Instances of ``torch.optim.Optimizer``.
         caches: Functions that are decorated by ``functools.lru_cache``.
         files: File objects, including in-memory files.

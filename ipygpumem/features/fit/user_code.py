@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import sys
+import threading
 import types
 from typing import Any
 
@@ -24,10 +25,14 @@ _STANDARD = {
     "contextlib.AsyncExitStack",
     "contextlib.ExitStack",
     "contextlib.nullcontext",
+    "threading.BoundedSemaphore",
+    "threading.Event",
+    "threading.Semaphore",
     "types.SimpleNamespace",
     "weakref.WeakKeyDictionary",
 }
 """Classes of the standard library whose instances contain the user's objects as attributes."""
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
 DATA = "torch.utils.data"
 """Package whose objects are searched, but not restored, because iterators of data loaders can own processes."""
 _LOGGERS = ("lightning.fabric.loggers", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
@@ -87,6 +92,6 @@ def is_generator(torch: Any, value: Any) -> bool:
 
 
 def is_iterator(kind: type) -> bool:
-    """Return whether the instances of a class are queues or iterators, whose position cannot be restored."""
+    """Return whether the instances of a class are queues, locks or iterators, whose state cannot be restored."""
     has_next = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
-    return has_next or issubclass(kind, queue.Queue | queue.SimpleQueue)
+    return has_next or issubclass(kind, (queue.Queue, queue.SimpleQueue, *LOCKS))

@@ -297,6 +297,51 @@ def test_files_and_settings_of_the_process(allocations, tmp_path, monkeypatch):
     )
 
 
+def test_settings_and_locks(allocations):
+    """Settings that functions of the process and of PyTorch change, and objects of ``threading``."""
+    event, semaphore, lock = threading.Event(), threading.Semaphore(99), threading.Lock()
+
+    def settings():
+        os.umask(mask := os.umask(0o022))
+        torch_settings = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.is_anomaly_enabled()
+        python_settings = sys.getrecursionlimit(), gc.isenabled(), gc.get_threshold(), sys.excepthook
+        return mask, logging.root.manager.disable, *torch_settings, *python_settings
+
+    def step(batch):
+        torch.zeros(batch, 1 << 16)
+        os.umask(0o077)
+        logging.disable(logging.ERROR)
+        torch.set_num_threads(torch.get_num_threads() + 1)
+        torch.set_float32_matmul_precision("high")
+        torch.autograd.set_detect_anomaly(True)
+        sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+        gc.disable()
+        gc.set_threshold(99, 9, 9)
+        sys.excepthook = print
+        event.set()
+        semaphore.acquire()
+        lock.acquire(blocking=False)
+
+    before = settings()
+    try:
+        result = ipygpumem.fit(step, range(1, 17))
+        after = settings()
+    finally:
+        logging.disable(before[1])
+        torch.set_num_threads(before[2])
+        torch.set_float32_matmul_precision(before[3])
+        torch.autograd.set_detect_anomaly(before[4])
+        sys.setrecursionlimit(before[5])
+        gc.enable()
+        gc.set_threshold(*before[7])
+        os.umask(before[0])
+        sys.excepthook = before[8]
+    assert not result.refusal
+    assert after == before
+    assert (event.is_set(), semaphore._value) == (False, 99)
+    assert result.notes == ("The step acquired or released the lock lock, which is not undone.",)
+
+
 def test_caches(allocations):
     """Empty caches are cleared. What was added to other caches is listed."""
 
