@@ -185,14 +185,29 @@ def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[Regio
         names = ", ".join(map(repr, sorted({clip(region.name) for region in annotations})[:_MAX_SUGGESTIONS]))
         hint = f": choose from {names}" if names else ": the device has no annotated regions"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
-    repetitions: list[RegionRepetition] = []
-    for region in regions if timeline.trace.has_times else ():
-        if region.start_us is None or region.end_us is None:
-            continue
-        first = int(np.searchsorted(time, region.start_us, side="left")) - 1
-        last = int(np.searchsorted(time, region.end_us, side="right")) - 1
-        # row 0 of the curve is event -1
-        part = curve[first + 1 : last + 2]
-        usage = int(part[0]), int(part[-1]), int(part.max())
-        repetitions.append(RegionRepetition(name, len(repetitions), first, last, *usage))
-    return tuple(repetitions)
+    bounds = [
+        (region.start_us, region.end_us)
+        for region in regions
+        if region.start_us is not None and region.end_us is not None
+    ]
+    if not timeline.trace.has_times or not bounds:
+        return ()
+    start_us, end_us = np.asarray(bounds).T
+    first = np.searchsorted(time, start_us, side="left") - 1
+    last = np.searchsorted(time, end_us, side="right") - 1
+    # row 0 of the curve is event -1
+    columns = first, last, curve[first + 1], curve[last + 1], _maxima(curve, first + 1, last + 1)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple(RegionRepetition(name, number, *row) for number, row in enumerate(rows))
+
+
+def _maxima(values: Ints, first: Ints, last: Ints) -> Ints:
+    """Return the maximum of ``values`` in each range of rows, from ``first`` to ``last``."""
+    result = np.zeros(len(first), np.int64)
+    exponent = np.frexp((last - first + 1).astype(np.float64))[1] - 1
+    for level in range(int(exponent.max(initial=-1)) + 1):  # element i is the maximum of 2**level values from row i
+        if level:
+            values = np.maximum(values[: -(1 << level - 1)], values[1 << level - 1 :])
+        rows = np.flatnonzero(exponent == level)
+        result[rows] = np.maximum(values[first[rows]], values[last[rows] + 1 - (1 << level)])
+    return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ipygpumem.core.errors import OptionError
@@ -99,3 +101,17 @@ def test_invalid_windows_and_names(two_runs):
         two_runs.growth("nope")
     with pytest.raises(OptionError, match="cannot group by 'zzz'"):
         two_runs.churn(3, 3, key="zzz")
+
+
+def test_growth_of_long_nested_regions():
+    """Each region contains all events, so that their number must not be multiplied by the number of regions."""
+    count = 30_000
+    events = [event("alloc", 512 * number, 512, number + 5) for number in range(count)]
+    events += [event("free_completed", 512 * (count - 1), 512, count + 5)]
+    entries = [("START", 0)] * count + [("END", count + 9)] * count
+    annotations = [{"name": "step", "device": 0, "stage": stage, "time_us": time_us} for stage, time_us in entries]
+    snapshot = Snapshot.load({"device_traces": [events], "segments": [], "external_annotations": annotations})
+    start = time.process_time()
+    regions = snapshot.growth("step")
+    assert time.process_time() - start < 0.3
+    assert {(region.before, region.after, region.peak) for region in regions} == {(0, 512 * (count - 1), 512 * count)}
