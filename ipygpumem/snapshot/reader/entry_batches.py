@@ -109,7 +109,11 @@ def _in_threads(read: Callable[[int], FieldReader], chunks: range) -> Iterator[F
         yield from map(read, chunks)
         return
     with ThreadPoolExecutor(threads) as executor:
-        yield from executor.map(read, chunks)
+        try:
+            readers = executor.map(read, chunks)
+        except RuntimeError:  # no thread can be started, for example while Python exits
+            readers = map(read, chunks)
+        yield from readers
 
 
 def _read_chunk(data: bytes, keys: dict[str, int], first: int) -> FieldReader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import pickletools
+import threading
 import time
 
 import pytest
@@ -202,6 +203,16 @@ def test_chunks_that_several_threads_read(monkeypatch):
         files.append(snapshot.encode())
     assert files == [files[0]] * 3
     assert sum(map(len, runs(data))) > 2000
+
+
+def test_chunks_without_threads(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(entry_batches, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    trace = steady(1000)
+    assert rows(Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4)), 0) == expected(trace)
 
 
 def copied(value):
