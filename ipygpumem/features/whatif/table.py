@@ -113,7 +113,9 @@ def _notes(result: SettingsComparison) -> list[str]:
     if result.reached_limit and (not result.failed or result.recorded.fits):
         if result.failed:
             cause = "Memory ran short while recording: a request failed"
-        elif result.recorded.replay.retries_reason:
+        elif recording.has_uncertain_retries or (
+            recording.settings.collection_threshold and result.recorded.replay.retries is None
+        ):
             other = "torch.cuda.empty_cache()" if recording.has_uncertain_retries else "garbage collection"
             cause = (
                 "Memory may have run short while recording: cached segments were freed, either in order to serve"

@@ -134,12 +134,12 @@ class SimulatedAllocator(ExpandableSegments):
                 if key & ADDRESS_MASK in wanted_addresses and self._is_segment(key):
                     self._release(number, key, request)
 
-    def cached_segments(self) -> set[int]:
-        """Return the keys of the unused segments of the default pool that were allocated with cudaMalloc."""
+    def cached_segments(self) -> set[tuple[int, int]]:
+        """Return pool and key of the unused segments of the default pool that were allocated with cudaMalloc."""
         self.work.count(len(self.pools))
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
-        free = (self._free_from(number, self._smallest_segment) for number in numbers)
-        return {key for keys in free for key in keys if self._is_segment(key)}
+        free = ((number, self._free_from(number, self._smallest_segment)) for number in numbers)
+        return {(number, key) for number, keys in free for key in keys if self._is_segment(key)}
 
     def fits(self, pool: int, rounded: int) -> bool:
         """Return whether a free block of a pool can serve a request of a rounded size in bytes."""

@@ -94,6 +94,24 @@ def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings:
     return free is not None or limit is not None
 
 
+def exceeded_limit(recording: Recording, event: int, next_event: int, limit: int) -> bool:
+    """Return whether a request would have exceeded a limit in bytes without the segments freed from ``event`` on.
+
+    ``next_event`` is the event after these segments were freed, in which the request allocated or mapped new memory.
+    """
+    trace, settings, reserved = recording.trace, recording.settings, recording.timeline.reserved
+    if reserved is None or trace.action[next_event] not in (Action.SEGMENT_ALLOC, Action.MAP):
+        return True
+    before = int(reserved.bytes[event - 1]) if event else int(recording.initial.segments["size"].sum())
+    end = next_event
+    while end < len(trace) and trace.action[end] == trace.action[next_event]:
+        end += 1
+    needed = sum(trace.size[next_event:end].tolist())
+    if end < len(trace) and trace.action[end] == Action.ALLOC:
+        needed = max(needed, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
+    return before + needed > limit
+
+
 def limit_of_retries(recording: Recording) -> int | None:
     """Return an upper bound in bytes on the limit of reserved memory if no request failed; None if it is unknown.
 

@@ -15,6 +15,7 @@ from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_
 from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.memory_limit import (
     available_memory,
+    exceeded_limit,
     is_limited_by_fraction,
     limit_of_retries,
     program_limit,
@@ -235,9 +236,7 @@ class Recording:
         shows_cause = limit is None and self._shows_cause(event, next_event)
         if reserved is None or self.settings.collection_threshold or shows_cause:
             return True
-        limit = self.limit[0] if limit is None else limit
-        before = int(reserved.bytes[event - 1]) if event else int(self.initial.segments["size"].sum())
-        return bool(trace.action[next_event] != Action.SEGMENT_ALLOC or before + int(trace.size[next_event]) > limit)
+        return exceeded_limit(self, event, next_event, self.limit[0] if limit is None else limit)
 
     @cached_property
     def _program_limit(self) -> int | None:
@@ -275,11 +274,12 @@ class Recording:
         """Whether the program may have freed segments that are assumed to have been freed to serve a request."""
         releases = [item for item in self.special if not isinstance(item, int) and item.retry]
         shows_cause = (self._shows_cause(item.first, item.first + item.count) for item in releases)
-        return self._program_limit is None and not all(shows_cause)
+        return not all(shows_cause)
 
     def _shows_cause(self, first: int, end: int) -> bool:
         """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
-        return bool(self._shows_causes[first:end].any())
+        stacks = self.trace.stack[first:end]
+        return bool(self._shows_causes[first:end].any() and (stacks == stacks[0]).all())
 
     @cached_property
     def _shows_causes(self) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 
@@ -32,54 +34,72 @@ def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *,
     recording, allocator = result.recording, result.allocator
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
+    is_retry: bool | None = item.retry and not allocator.settings.throws
     if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
         addresses = trace.address[events].tolist()
-        is_retry = _is_retry(result, addresses, events.stop)
+        if is_retry:
+            is_retry = _is_retry(result, addresses, events)
         allocator.release(addresses, operation)  # how much was needed depends on the limit
-        allocator.retries += is_retry is True
-        result.unknown_retries += is_retry is None
     elif recorded or not item.retry:
         allocator.release_cached(operation, item.private, only_private=item.only_private)
-        allocator.retries += item.retry
-    if recorded and item.retry and trace.action[events.stop] != Action.OOM:
-        allocator.skip_next_search()
+    is_failed = trace.action[events.stop : events.stop + 1].tolist() == [Action.OOM]
+    if recorded and not is_failed:  # `_repeat_failed_request` counts the retry of a request that failed
+        allocator.retries += is_retry is True
+        result.unknown_retries += is_retry is None
+        if item.retry:
+            allocator.skip_next_search()
 
 
-def _is_retry(result: ReplayRun, addresses: list[int], following: int) -> bool | None:
+def _is_retry(result: ReplayRun, addresses: list[int], events: slice) -> bool | None:
     """Return whether a request was tried again after the segments at ``addresses`` were freed; None if it is unknown.
 
     A retry frees all cached segments. Garbage collection, and the release of segments of at least ``max_split_size``,
     are not retries, but they can also free all of them.
     """
     recording, allocator = result.recording, result.allocator
-    trace, settings, (limit, upper) = recording.trace, allocator.settings, recording.limit
+    settings, threshold = allocator.settings, allocator.settings.collection_threshold
+    # a retry need not free the segments of all pools; cross-stream frees are also completed within a retry
+    if recording.has_private_pools or _completed_frees(recording, events.start):
+        return None
     cached = allocator.cached_segments()
-    if not {key & ADDRESS_MASK for key in cached}.issubset(addresses):
+    if {key & ADDRESS_MASK for _, key in cached} != set(addresses):
+        result.shows_collection |= settings.max_split_size is None
         return False
-    if trace.action[following] == Action.OOM:
-        return not settings.throws
-    row = next(iter(recording.operations[np.searchsorted(recording.events, following) :][:1].tolist()), -1)
+    if any(allocator.pools[number].small for number, _ in cached):  # only a retry frees them
+        return True
+    row = next(iter(recording.operations[np.searchsorted(recording.events, events.stop) :][:1].tolist()), -1)
     if not 0 <= row < len(recording.allocations):  # the request is not recorded
         return None
     (rounded,) = settings.round(recording.allocations.size[[row]]).tolist()
-    if settings.collection_threshold == 0:
-        keys, is_enough = allocator.oversize(int(recording.pool_of[row]) + (rounded <= SMALL), rounded)
-        return not is_enough or set(keys) != cached
-    # collection lowers reserved memory to this share of the limit, or frees all cached segments, as a retry does
-    if settings.segment_size(rounded) <= (1 - settings.collection_threshold) * limit:
+    if threshold > 0:
+        return _is_retry_after_collection(result, cached, rounded)
+    pool = int(recording.pool_of[row]) + (rounded <= SMALL)
+    keys, is_enough = allocator.oversize(pool, rounded)
+    return not is_enough or {(pool, key) for key in keys} != cached
+
+
+def _is_retry_after_collection(result: ReplayRun, cached: set[tuple[int, int]], rounded: int) -> bool | None:
+    """Return whether a retry, not garbage collection alone, freed all cached segments; None if it is unknown."""
+    recording, allocator = result.recording, result.allocator
+    settings, (limit, upper) = allocator.settings, recording.limit
+    if not (recording.by_fraction or result.shows_collection):
+        return None
+    if allocator.reserved + settings.segment_size(rounded) <= limit:
         return False
-    is_all = {key for _, key in allocator.segments_to_collect(limit)} == cached
-    is_known = settings.max_split_size is None and (limit == upper or not is_all)
-    return not is_all if is_known else None
+    is_known = settings.max_split_size is None and limit == upper and not len(recording.initial.blocks)
+    return set(allocator.segments_to_collect(limit)) != cached if is_known else None
 
 
 def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, recorded: bool) -> None:
     recording, allocator = result.recording, result.allocator
     pool, rounded = recording.failed_request(event, allocator.settings)
     is_last = event == recording.last_failed
-    if recorded and not allocator.fits(pool, rounded):
-        if recording.trace.action[event - 1] not in RELEASES:
-            allocator.retries += not allocator.settings.throws
+    if recorded:
+        is_retry = not allocator.settings.throws
+        allocator.retries += is_retry
+        # without a retry during the capture of a CUDA graph and, before PyTorch 2.12, while a MemPool is in use
+        result.unknown_retries += is_retry and recording.has_private_pools
+    if recorded and not (allocator.fits(pool, rounded) and _fitted_before_retry(result, pool, rounded, event)):
         if is_last:
             result.fail(event, rounded)
         return
@@ -92,3 +112,32 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
         if is_last:
             result.fail(event, rounded)
     allocator.raises_limit = raises_limit
+
+
+def _completed_frees(recording: Recording, event: int) -> list[int]:
+    """Return the sorted addresses of the blocks whose cross-stream frees were completed right before an event."""
+    trace = recording.trace
+    action, address, stack = trace.action, trace.address, trace.stack
+    completed = []
+    while event > 0 and action[event - 1] in (Action.FREE_COMPLETED, *RELEASES):
+        event -= 1
+        if action[event] == Action.FREE_COMPLETED:
+            same = event > 0 and (address[event - 1], stack[event - 1]) == (address[event], stack[event])
+            if same and action[event - 1] == Action.FREE_REQUESTED:  # only one stream had used the block
+                break
+            completed.append(int(address[event]))
+    return sorted(completed)
+
+
+def _fitted_before_retry(result: ReplayRun, pool: int, rounded: int, event: int) -> bool:
+    """Return whether a free block of sufficient size did not become free only while a request was tried again.
+
+    A retry waits for cross-stream frees, but does not search the free blocks again.
+    """
+    completed = _completed_frees(result.recording, event)
+    blocks = result.allocator.free_blocks(pool)
+    result.allocator.work.count(10 * len(blocks))
+    return any(
+        size >= rounded and bisect_left(completed, start) == bisect_left(completed, start + size)
+        for start, size in blocks
+    )

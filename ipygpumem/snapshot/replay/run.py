@@ -67,8 +67,10 @@ class ReplayRun:
             none, the last recorded out-of-memory error if its request failed again; otherwise None.
         served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
             The block is freed right after this event, because it is unknown how the program would have used it.
-        unknown_retries: Number of times that all cached segments were freed in a replay of the recorded settings, and
-            the recording does not show whether garbage collection or a retry freed them.
+        unknown_retries: Number of requests in a replay of the recorded settings for which the recording does not show
+            whether they were tried again.
+        shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
+            ``set_per_process_memory_fraction`` limits the memory.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -80,6 +82,7 @@ class ReplayRun:
     failure: FailedRequest | None = None
     served: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_retries: int = 0
+    shows_collection: bool = False
     end: int = 0
     cost: float = 0.0
 

@@ -159,10 +159,16 @@ def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings
 
 def reason_of_unknown_retries(verification: ReplayVerification) -> str:
     """Return why the number of recorded retries is unknown; empty if it is known."""
-    if verification.recording.has_uncertain_retries:
+    recording = verification.recording
+    if verification.difference:
+        return "the replay with the recorded settings differs from the recording"
+    if recording.has_uncertain_retries:
         return _UNCERTAIN_RETRIES
-    is_unknown = verification.run.unknown_retries > 0
-    return "the limit is unknown, and garbage collection can also free all cached segments" if is_unknown else ""
+    if verification.run.unknown_retries == 0:
+        return ""
+    if recording.has_private_pools:
+        return "there are private pools, and PyTorch does not always try a request again while they are used"
+    return "the recording does not show whether other rules of the allocator freed all cached segments"
 
 
 def grade_of_replay(

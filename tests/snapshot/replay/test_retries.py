@@ -96,3 +96,84 @@ def test_retries_without_stacks():
     assert retries > 0
     assert (replay.grade, replay.retries) == ("exact", None)
     assert replay.to_dict()["retries_reason"].startswith("without the stacks of frees, torch.cuda.empty_cache()")
+
+
+def replay(events, blocks, *, limit=None, settings=None):
+    """Return the replay of events (action, address in MiB, size in MiB, line[, pool]) and final blocks by segment."""
+    trace = []
+    for action, start, size, line, *pool in events:
+        frames = [{"filename": "train.py", "line": line, "name": "f"}] if line else []
+        entry = {"action": action, "addr": (1 << 40) + start * MIB, "size": int(size * MIB), "stream": 0}
+        entry |= {"time_us": len(trace), "frames": frames, "pool_id": (0, *(pool or [0]))}
+        trace.append(entry)
+    segments = []
+    for (start, size, *pool), inside in blocks.items():
+        states = [("inactive" if line is None else "active_allocated", line) for line in inside.values()]
+        rows = [
+            {"size": nbytes * MIB, "requested_size": nbytes * MIB, "state": state}
+            for nbytes, (state, _) in zip(inside, states, strict=True)
+        ]
+        segment = {"device": 0, "address": (1 << 40) + start * MIB, "total_size": size * MIB, "blocks": rows}
+        kind = {"segment_type": "large" if size > 2 else "small", "is_expandable": "segment_map" in events[0]}
+        segments.append(segment | kind | {"segment_pool_id": (0, *(pool or [0]))})
+    own = {"ipygpumem": {"devices": [{"index": 0, "limit": limit * MIB}]}} if limit else {}
+    values = {"allocator_settings": settings or {}}
+    return Snapshot.load({"segments": segments, "device_traces": [trace], **values, **own}).replay()
+
+
+def allocated(start, size, line, *pool, action="segment_alloc"):
+    return [(action, start, size, line, *pool), ("alloc", start, size, line, *pool)]
+
+
+def freed(start, size, line, *pool):
+    return [(action, start, size, line, *pool) for action in ("free_requested", "free_completed")]
+
+
+def test_failed_request_after_empty_cache():
+    """The request is tried again, although there is nothing left to free."""
+    events = [*allocated(0, 40, 1), *allocated(100, 80, 2), *freed(100, 80, 3), ("segment_free", 100, 80, 4)]
+    result = replay([*events, ("oom", 0, 100, 5)], {(0, 40): {40: 1}})
+    assert (result.grade, result.retries, result.retries_reason) == ("exact", 1, "")
+
+
+@pytest.mark.parametrize(("line", "grade"), [(7, "exact"), (6, "approximate")])
+def test_free_that_is_completed_while_a_request_is_tried_again(line, grade):
+    """PyTorch does not search the free blocks again. If the free was completed earlier, the request succeeds."""
+    events = [*allocated(0, 400, 1), *freed(0, 400, 2), *allocated(1000, 500, 3), ("alloc", 0, 300, 4)]
+    events += [("alloc", 300, 80, 5), ("free_requested", 0, 300, 6), ("free_completed", 0, 300, line)]
+    result = replay([*events, ("oom", 0, 250, 7)], {(0, 400): {300: None, 80: 5, 20: None}, (1000, 500): {500: 3}})
+    assert (result.grade, result.retries) == (grade, 1 if grade == "exact" else None)
+    assert (result.failure is None) == (grade != "exact")
+
+
+def test_retry_that_frees_segments_of_the_small_pool():
+    """Garbage collection frees only segments of the large pool."""
+    events = [("segment_alloc", 0, 2, 1), ("alloc", 0, 1, 1), *freed(0, 1, 2), *allocated(100, 100, 3)]
+    events += [("segment_free", 0, 2, 4), *allocated(300, 28, 4)]
+    collection = {"garbage_collection_threshold": 0.7}
+    result = replay(events, {(100, 100): {100: 3}, (300, 28): {28: 4}}, settings=collection)
+    assert (result.grade, result.retries, result.retries_reason) == ("exact", 1, "")
+
+
+@pytest.mark.parametrize(("limit", "retries"), [(4096, 0), (80, None)])
+def test_retries_without_stacks_below_a_known_limit(limit, retries):
+    events = [*allocated(0, 60, 0, action="segment_map"), *freed(0, 60, 0), ("segment_unmap", 0, 60, 0)]
+    events += allocated(0, 40, 0, action="segment_map")
+    expandable = {"expandable_segments": True, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    result = replay(events, {(0, 40): {40: 0}}, limit=limit, settings=expandable)
+    assert (result.grade, result.retries) == ("exact", retries)
+    assert result.retries_reason.startswith("without the stacks of frees") == (retries is None)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_retries_with_private_pools(failed):
+    """A segment of a private pool was freed for its size, or PyTorch did not try a request again."""
+    split = {} if failed else {"max_split_size": 24 * MIB}
+    events = [*allocated(0, 30, 1, 7), *freed(0, 30, 2, 7)]
+    if failed:
+        result = replay([*events, ("oom", 0, 40, 3)], {(0, 30, 7): {30: None}}, settings=split)
+    else:
+        events += [("segment_free", 0, 30, 4, 7), *allocated(100, 40, 4, 7)]
+        result = replay(events, {(100, 40, 7): {40: 4}}, settings=split)
+    assert (result.grade, result.retries) == ("exact", None)
+    assert result.retries_reason.startswith("there are private pools")
