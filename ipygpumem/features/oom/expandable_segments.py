@@ -60,7 +60,12 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     with verification.recording.work_limit.limited(replay_time.remaining):
         result = replay(snapshot, device, _SETTING, capacity, by_fraction=verification.recording.by_fraction)
     if event not in result.served:
-        return "expandable segments alone would not have been enough for this allocation"
+        # other addresses of older blocks, for example, might have been enough
+        return (
+            ""
+            if result.grade == "approximate"
+            else "expandable segments alone would not have been enough for this allocation"
+        )
     about = "" if result.grade == "exact" else "about "
     remaining_size = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
     variable = settings_variable(snapshot.own.torch_version)

@@ -174,8 +174,12 @@ def _recommendation(result: SettingsComparison) -> str:
         cause = next(cause for reason, cause in _CAUSES.items() if reason in reasons)
         return f"Whether one of these settings is enough depends on {cause}."
     if result.limit is not None and result.missing:
-        is_short = all(item.replay.is_short for item in (result.recorded, *result.alternatives))
-        amount = "at least" if is_short and result.limit[0] == result.limit[1] else "up to"
+        replays = [item.replay for item in (result.recorded, *result.alternatives)]
+        amount = "at least" if result.limit[0] == result.limit[1] else "up to"
+        if not all(replay.is_short for replay in replays):
+            amount = "up to"
+        if any(replay.grade == "approximate" for replay in replays):
+            amount = "about"
         return f"None of these settings is enough: {amount} {size(result.missing)} more memory is required."
     return _missing_recommendation(result)
 

@@ -163,12 +163,11 @@ class Replay:
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
 
     def fits(self, capacity: int | str) -> bool | None:
-        """Return whether all requests are served within a limit of reserved memory; None if it is unknown.
+        """Return whether all requests are served within ``capacity``, in bytes or as a string such as ``"24 GiB"``.
 
-        The answer can depend on unknown addresses, or on the size of a failed request with
-        ``roundup_power2_divisions``. If `is_short` is False, only one of the possible orders of addresses is replayed.
-
-        ``capacity`` is a number of bytes or a string such as ``"24 GiB"``.
+        None if the answer depends on unknown addresses, also of blocks from before the recording, or on the size of a
+        failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of addresses is
+        replayed.
         """
         capacity = parse_size(capacity)
         if self._is_as_recorded(capacity):
@@ -180,11 +179,12 @@ class Replay:
         outcomes = [run.failure is None for run in runs] or [False]
         if outcomes[0]:
             self._sufficient.append(capacity)
+        recording = self._run.recording
+        if orders and not self._recorded and not outcomes[0] and len(recording.initial.blocks):
+            return None
         if not any(outcomes) and self.depends_on_requested_size:
-            recording = with_smallest_requests(self._run.recording)
-            outcomes.append(
-                run(recording, self.settings, limit=capacity, by_fraction=self._by_fraction).failure is None
-            )
+            smallest, limits = with_smallest_requests(recording), {"limit": capacity, "by_fraction": self._by_fraction}
+            outcomes.append(run(smallest, self.settings, **limits).failure is None)
         return outcomes[0] if outcomes[0] == outcomes[-1] else None
 
     @cached_property

@@ -180,8 +180,7 @@ def _compare(
         peak = result.reserved_peak
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        lowest = peaks[0] if minimum is None and len(recording.initial.blocks) else None
-        return SettingsResult(text, result, peaks, _fits(result, limit, lowest), baseline(collects=collects))
+        return SettingsResult(text, result, peaks, _fits(result, limit), baseline(collects=collects))
 
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -224,23 +223,12 @@ def _recorded(
     return SettingsResult("", result, (peak, peak), fits, peak), limit
 
 
-def _fits(
-    result: Replay, limit: tuple[int, int] | None, lowest: int | None = None
-) -> tuple[bool | None, bool | None] | None:
-    """Return `SettingsResult.fits_bounds`.
-
-    ``lowest``: Lowest reserved peak of several replays without a limit. If older blocks at other addresses lower the
-    peak below the limit, it is unknown whether the run fits.
-    """
+def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, bool | None] | None:
+    """Return `SettingsResult.fits_bounds`."""
     if limit is None:
         return None
-
-    def fits(bound: int) -> bool | None:
-        is_enough = result.fits(bound)
-        return None if is_enough is False and lowest is not None and lowest <= bound else is_enough
-
-    low = fits(limit[0])
-    return low, low if limit[0] == limit[1] else fits(limit[1])
+    low = result.fits(limit[0])
+    return low, low if limit[0] == limit[1] else result.fits(limit[1])
 
 
 def _equivalent(

@@ -70,6 +70,17 @@ def test_expandable_segments_that_are_not_enough(panel):
     assert not any("expandable_segments:True" in text for text in advice)
 
 
+def test_older_blocks_whose_addresses_would_be_different(panel, tmp_path):
+    """The panel does not state that expandable segments are not enough, and recommends them as without a recording."""
+    recording = files.raw("oom_fragmented")
+    recording["device_traces"][0] = recording["device_traces"][0][3000:]
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    replayed = Snapshot.load(path).replay("expandable_segments:True", 1630 * MIB)
+    assert (replayed.grade, replayed.served) == ("approximate", ())
+    assert panel(limit=1630, snapshot=path) == panel(limit=1630, snapshot=None)
+
+
 def test_no_sentence_without_a_snapshot_or_in_time(panel, monkeypatch, tmp_path):
     without = panel(snapshot=None)
     assert panel(count=2) == panel(snapshot=tmp_path / "missing.pickle") == without
