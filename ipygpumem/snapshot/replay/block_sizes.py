@@ -18,7 +18,7 @@ from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.missing_data import missing_data
 from ipygpumem.snapshot.replay.recording import ReplayError
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.verification import cached_verification, expected_seconds
+from ipygpumem.snapshot.replay.verification import ReplayVerification, cached_verification, expected_seconds
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
@@ -36,7 +36,9 @@ def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[All
     If they are unknown, the state is returned unchanged.
     """
     sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
-    if sizes is None:
+    verification = snapshot.verifications.get(state.device)
+    uncertain = verification.run.uncertain_rows if isinstance(verification, ReplayVerification) else set()
+    if sizes is None or not uncertain.isdisjoint(state.blocks["row"].tolist()):
         return state, False
     blocks = state.blocks.copy()
     blocks["rounded"] = sizes[blocks["row"]]
@@ -47,7 +49,8 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
     """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
     The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
-    expected to take more than ``seconds`` seconds. The result is computed once.
+    expected to take more than ``seconds`` seconds. Blocks in `ReplayRun.uncertain_rows` may be up to 1 MiB larger. The
+    result is computed once.
     """
     if (device, seconds) not in snapshot.block_sizes:
         snapshot.block_sizes[device, seconds] = _block_sizes(snapshot, device, seconds)

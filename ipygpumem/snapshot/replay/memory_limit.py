@@ -109,7 +109,7 @@ def exceeded_limit(recording: Recording, event: int, next_event: int, limit: int
     needed = sum(trace.size[next_event:end].tolist())
     if end < len(trace) and trace.action[end] == Action.ALLOC:
         needed = max(needed, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
-    return before + needed > limit
+    return bool(before + needed > limit)
 
 
 def limit_of_retries(recording: Recording) -> int | None:

@@ -95,13 +95,14 @@ def depends_on_requested_size(recording: Recording, settings: AllocatorSettings)
     return bool(low < high)
 
 
-def initial_sizes(recording: Recording) -> NDArray[Any]:
+def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
 
     For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
     block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next
     block starts within 1 MiB of the end of the requested size, the block extends to it. The same applies to the
-    first higher address at which memory was allocated while the block existed.
+    first higher address at which memory was allocated while the block existed. If neither shows the end of the block,
+    the requested size is assumed. The second result contains the indices of these blocks.
     """
     segments, blocks, allocations = recording.initial.segments, recording.initial.blocks, recording.allocations
     owner = find_range(segments, blocks["address"])
@@ -118,15 +119,19 @@ def initial_sizes(recording: Recording) -> NDArray[Any]:
     recorded_rows = np.flatnonzero(allocations.start >= 0)
     by_address = recorded_rows[np.argsort(allocations.address[recorded_rows], kind="stable")]
     addresses = allocations.address[by_address]
+    uncertain = []
     for block in np.flatnonzero(has_remainder).tolist():
         end = int(blocks["address"][block] + sizes[block])
         if next_address[block] - end > SMALL:
-            first, last = np.searchsorted(addresses, [end + 1, end + SMALL + 1])
+            first, last = np.searchsorted(addresses, [end, end + SMALL + 1])
             until = allocations.end[blocks["row"][block]]
             while first < last and allocations.start[by_address[first]] > until:
                 first += 1
-            end = int(addresses[first]) if first < last else end
+            if first < last:
+                end = int(addresses[first])
+            else:
+                uncertain.append(block)
         else:
             end = int(next_address[block])
         sizes[block] = end - blocks["address"][block]
-    return sizes
+    return sizes, uncertain

@@ -183,8 +183,8 @@ class Replay:
         if orders and not self._recorded and not outcomes[0] and len(recording.initial.blocks):
             return None
         if not any(outcomes) and self.depends_on_requested_size:
-            smallest, limits = with_smallest_requests(recording), {"limit": capacity, "by_fraction": self._by_fraction}
-            outcomes.append(run(smallest, self.settings, **limits).failure is None)
+            recording, by_fraction = with_smallest_requests(recording), self._by_fraction
+            outcomes.append(run(recording, self.settings, limit=capacity, by_fraction=by_fraction).failure is None)
         return outcomes[0] if outcomes[0] == outcomes[-1] else None
 
     @cached_property

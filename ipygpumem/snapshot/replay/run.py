@@ -71,6 +71,7 @@ class ReplayRun:
             whether they were tried again.
         shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
             ``set_per_process_memory_fraction`` limits the memory.
+        uncertain_rows: Allocations from before the recording whose blocks may be up to 1 MiB larger than in ``sizes``.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -83,6 +84,7 @@ class ReplayRun:
     served: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_retries: int = 0
     shows_collection: bool = False
+    uncertain_rows: set[int] = field(default_factory=set)
     end: int = 0
     cost: float = 0.0
 

@@ -27,7 +27,8 @@ def add_initial_state(result: ReplayRun) -> None:
     """Add the segments and blocks from before the first event to the allocator of a replay."""
     recording, allocator = result.recording, result.allocator
     segments, blocks = recording.initial.segments, recording.initial.blocks
-    block_sizes = initial_sizes(recording)
+    block_sizes, uncertain = initial_sizes(recording)
+    result.uncertain_rows.update(blocks["row"][uncertain].tolist())
     sizes, starts = block_sizes.tolist(), blocks["address"].tolist()
     for row, address, size in zip(blocks["row"].tolist(), starts, sizes, strict=True):
         result.addresses[row], result.sizes[row] = address, size

@@ -667,6 +667,31 @@ def test_impossible_addresses():
     assert snapshot.fragmentation(need="1MiB")
 
 
+def test_older_block_whose_end_is_unknown():
+    """A remainder of up to 1 MiB may belong to the block. Its size is known if memory was allocated after it."""
+
+    def at(action, address, size):
+        return {"action": action, "addr": (1 << 40) + address, "size": size, "stream": 0, "time_us": 0, "frames": []}
+
+    def freed(address, size):
+        return [at("free_requested", address, size), at("free_completed", address, size)]
+
+    large, near = at("alloc", 22 * MIB, 15 * MIB), at("alloc", 8 * MIB + 512, 4 * MIB)
+    end = [(2 * MIB, 2 * MIB), (15 * MIB, 15 * MIB), (3 * MIB, 0)]
+    certain = [(8 * MIB + 512, 0), (4 * MIB, 4 * MIB), (8 * MIB - 512, 0), *end]
+    for new, blocks, derived in (([large], [(20 * MIB, 0), *end], True), ([large, near], certain, False)):
+        rows = [
+            {"size": size, "requested_size": used, "state": "active_allocated" if used else "inactive"}
+            for size, used in blocks
+        ]
+        segment = {"device": 0, "address": 1 << 40, "total_size": 40 * MIB, "segment_type": "large", "blocks": rows}
+        trace = [*new, *freed(0, 8 * MIB)]
+        snapshot = Snapshot.load({"segments": [segment], "device_traces": [trace]})
+        assert snapshot.replay().grade == "exact"
+        assert [snapshot.fragmentation(event).derived for event in (0, len(trace) - 1)] == [derived, False]
+        assert derived or snapshot.fragmentation(0).free == (23 - 8) * MIB - 512
+
+
 def test_contradictory_events(monkeypatch):
     snapshot = Snapshot.load(files.raw("gpt_cpp"))
     assert snapshot.replay().grade == "exact"
