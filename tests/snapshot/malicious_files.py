@@ -80,6 +80,41 @@ def _rotated(value, bits):
     return ((value << bits) | (value >> (64 - bits))) & _WRAP
 
 
+def overlapping_entries(size, keys=254, templates=8):
+    """Return a pickle with an event for each of several tuples of keys, and ``size`` bytes that resemble such events.
+
+    The bytes are strings inside strings, so that each byte belongs to dozens of possible events.
+    """
+
+    def text(value):
+        return b"\x8c" + bytes([len(value)]) + value + b"\x94"
+
+    def reference(index):
+        return b"h" + bytes([index])
+
+    names = b"".join(map(text, [b"action", *(b"k%d" % number for number in range(keys - 2))]))
+    rest = b"".join(reference(index) + b"N" for index in range(1, keys - 1))
+    events = [
+        b"}(" + reference(0) + b"\x8c\x08snapshot" + rest + text(b"x%d" % number) + b"Nu" for number in range(templates)
+    ]
+    count = 40
+    opened = [b"}(" + reference(0) + b"\x8c" + bytes([6 * (count - 1 - number)]) for number in range(count)]
+    block = b"".join(opened) + rest + b"h\x00Nu"
+    bytes_ = block * (size // len(block))
+    traces = b"\x8c\x0ddevice_traces](](" + b"".join(events) + b"ee"
+    return (
+        PROTO
+        + b"}(\x8c\x01q]("
+        + names
+        + b"e"
+        + traces
+        + b"\x8c\x01zB"
+        + len(bytes_).to_bytes(4, "little")
+        + bytes_
+        + b"u."
+    )
+
+
 def slow_integers(bits):
     """Return ``(integers, slow)``: if the integers are keys of a dict, each access to ``slow`` passes most of them."""
     size = 1 << bits

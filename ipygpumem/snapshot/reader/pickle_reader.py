@@ -41,9 +41,9 @@ _PROTOCOLS = range(2, 6)
 _MAX_INT_BYTES = 16
 _MIN_LONG = 4  # bytes above which the memory for an integer is small compared to the file
 _MIN_BATCH = 1 << 14  # minimum remaining bytes for which searching for entries is faster
-_MAX_TEMPLATES = 8
+_MAX_TEMPLATES, _MAX_KEYS = 6, 16  # PyTorch writes up to 14 keys; each is examined in all candidate entries of a file
 DICT_WEIGHT = 1.5  # a dict needs more memory than other objects
-_LONG = 1 << 8  # length of strings and dicts above which comparing them takes a long time
+_LONG = 1 << 8  # length of strings above which comparing them takes a long time
 _HUGE = OversizedInteger("(an integer of more than 128 bits)")
 _MAX_CHAIN = 20  # maximum number of entries that are decoded recursively
 _PENDING = object()  # in the memo: an object in a run, which is decoded on demand
@@ -274,7 +274,7 @@ class PickleReader:
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
         """Search the rest of the file for entries with the same keys as ``entry``, once per tuple of keys."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
-        template = tuple(entry) if len(entry) < _LONG else ()
+        template = tuple(entry) if len(entry) <= _MAX_KEYS else ()
         if not worthwhile or not template or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:
             return
         self._templates.add(template)

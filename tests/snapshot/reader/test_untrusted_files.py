@@ -473,6 +473,14 @@ def test_pool_ids_with_the_same_hash():
         assert time.process_time() - start < 2  # took 5 s with the pairs as keys of a dict
 
 
+def test_bytes_that_resemble_many_events():
+    """Only the keys of entries like those of PyTorch are searched in the rest of the file."""
+    data = malicious_files.overlapping_entries(500_000)
+    start = time.process_time()
+    assert len(Snapshot.load(data).timelines[0].trace) == 8
+    assert time.process_time() - start < 1.5
+
+
 def test_device_indices_are_limited():
     """Otherwise, a file could choose indices that make each access to a dict slow."""
     for index, accepted in ((127, True), (128, False)):
