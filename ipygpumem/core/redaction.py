@@ -64,7 +64,7 @@ _BEFORE_COMMAND_IN_MAGIC = re.compile(rf".{_CODE}(?<=[=\s])(?=[!%][^\s=])")
 """Patterns of code before a shell command or magic, as in ``files = !ls`` and ``%timeit -n1 !ls``."""
 _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
-"""Pattern of a name that suggests a secret only with values other than words, as in ``sort(key="size")``."""
+"""Pattern of a name that suggests a secret unless its value is a word, as in ``sort(key="size")``."""
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")

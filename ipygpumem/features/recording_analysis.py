@@ -132,7 +132,10 @@ def allocator_bytes(
 
 
 def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
-    """Return the file of each stack's outermost frame, which identifies the thread, and None as the last item."""
+    """Return the file of each stack's outermost frame, from which callers infer the thread.
+
+    The last item is None, so that the index -1, which means that there is no stack, selects it.
+    """
     stacks = snapshot.stacks
     roots: list[str | None] = []
     for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):

@@ -87,7 +87,7 @@ def _portable_memory() -> tuple[int, int | None]:
 
 
 def reset_peak() -> bool:
-    """Reset the peak resident memory of this process (Linux only), which also resets ``ru_maxrss``."""
+    """Reset the peak resident memory of this process, and with it ``ru_maxrss``. Return False except on Linux."""
     with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as clear_refs:
         clear_refs.write(b"5")
         return True

@@ -61,7 +61,7 @@ def _kind_table(tree: ModuleTree) -> Table:
             rows.append(TableRow(label, (precise_size(peak), precise_size(end)), 1))
     peak, end = tree.allocated
     rows.append(TableRow("allocated", (precise_size(peak), precise_size(end)), 0))
-    return Table(f"{tree.device} at its peak and at the end, by kind", ("peak", "end"), tuple(rows))
+    return Table(f"{tree.device} allocated memory by kind", ("peak", "end"), tuple(rows))
 
 
 def _module_table(tree: ModuleTree) -> Table:

@@ -84,8 +84,8 @@ class OutsideCollector(Collector):
             missing_bytes = self._missing(device, index)
             if confidence.trust == "exact" and missing_bytes:
                 notes.append(
-                    f"{device.name}: CUPTI's records differ from PyTorch's reserved memory by {signed(missing_bytes)}, "
-                    "possibly because another profiler received some of the records"
+                    f"{device.name}: the change in reserved memory that CUPTI recorded differs from PyTorch's counter "
+                    f"by {signed(missing_bytes)}, possibly because another profiler received some of the records"
                 )
         report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
         return with_notes(report, *notes)

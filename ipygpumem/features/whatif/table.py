@@ -18,7 +18,7 @@ _CAUSES = {
 
 
 def comparison_table(result: SettingsComparison) -> Table:
-    """Return a table of the recorded settings and the alternatives, from best to worst."""
+    """Return a table of the recorded settings, followed by the alternatives from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "smallest limit", *within]
     if result.reached_limit:

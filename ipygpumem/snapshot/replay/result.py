@@ -189,7 +189,7 @@ class Replay:
 
     @cached_property
     def _lowest_capacity(self) -> int:
-        """Peak of the total rounded size of the requests, without remainders that other addresses may avoid."""
+        """Lower bound of the capacity in bytes: the peak of the total rounded size of the requests."""
         run, allocations = self._run, self._run.recording.allocations
         rounded = np.minimum(self.settings.round(allocations.size), np.asarray(run.sizes, np.int64))
         in_use = allocations.in_use(rounded, len(run.recording.trace))

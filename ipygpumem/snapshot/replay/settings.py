@@ -180,7 +180,8 @@ class AllocatorSettings:
         if name in ("garbage_collection_threshold", "per_process_memory_fraction"):
             number = _number(name, value, float)
             if not 0 < number < 1 and not (number == 1 and name == "per_process_memory_fraction"):
-                raise OptionError(f"{name}:{value} is invalid: expected a number between 0 and 1")
+                upper = "less than 1" if name == "garbage_collection_threshold" else "at most 1"
+                raise OptionError(f"{name}:{value} is invalid: expected a number greater than 0 and {upper}")
             key = "collection_threshold" if name == "garbage_collection_threshold" else "fraction"
             return replace(self, **{key: number})
         if name == "backend" and value != "native":

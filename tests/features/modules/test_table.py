@@ -49,7 +49,7 @@ cuda:0 by phase
   other        3   1.50 s  -20.0 MiB  20.0 MiB  25.0 MiB  █████
 all                1.51 s  +10.0 MiB            50.0 MiB
 
-cuda:0 at its peak and at the end, by kind
+cuda:0 allocated memory by kind
                                                     peak      end
   parameters                                     4.0 MiB  4.0 MiB  █
   activations (saved for backward, and outputs) 40.0 MiB        0  ██████████

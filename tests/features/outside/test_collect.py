@@ -121,8 +121,8 @@ def test_missing_records_of_pytorch_segments(gpu, cupti):
         torch.cuda.empty_cache()  # without a record
     (note,) = m.report.notes
     assert note == (
-        "cuda:0: CUPTI's records differ from PyTorch's reserved memory by +100.0 MiB, possibly because another "
-        "profiler received some of the records"
+        "cuda:0: the change in reserved memory that CUPTI recorded differs from PyTorch's counter by +100.0 MiB, "
+        "possibly because another profiler received some of the records"
     )
 
 

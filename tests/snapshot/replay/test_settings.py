@@ -83,7 +83,7 @@ def test_text_can_be_parsed_again(text):
         ("max_split_size_mb:8", "PyTorch rejects values below 20"),
         ("max_split_size_mb:x", "expected a number"),
         ("expandable_segments:yes", "expected True or False"),
-        ("garbage_collection_threshold:1.5", "expected a number between 0 and 1"),
+        ("garbage_collection_threshold:1.5", "expected a number greater than 0 and less than 1"),
         ("roundup_power2_divisions:3", "3 is not a power of two"),
         ("large_segment_size_mb:10", "too small"),
         ("max_non_split_rounding_mb:19", "PyTorch rejects values below 20"),

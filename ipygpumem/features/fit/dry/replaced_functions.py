@@ -68,7 +68,7 @@ def autocast_on_host(torch: Any) -> Iterator[None]:
         if self.device == "cuda" and threading.get_ident() == own_thread:
             if not self._enabled:
                 problem = "enters a disabled autocast context that was created outside the step"
-                raise DisabledAutocastError(f"{problem}; PyTorch disables such contexts if there is no GPU")
+                raise DisabledAutocastError(f"{problem}; PyTorch may have disabled it because there is no GPU")
             self.device = "cpu"
             earlier.append(self)
         return enter(self)
