@@ -14,7 +14,6 @@ from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 
@@ -59,7 +58,7 @@ def _is_retry(result: ReplayRun, addresses: list[int], events: slice) -> bool | 
     recording, allocator = result.recording, result.allocator
     settings, threshold = allocator.settings, allocator.settings.collection_threshold
     # a retry need not free the segments of all pools; cross-stream frees are also completed within a retry
-    if recording.has_private_pools or _completed_frees(recording, events.start):
+    if recording.has_private_pools or _completed_frees(result, events.start):
         return None
     cached = allocator.cached_segments()
     if {key & ADDRESS_MASK for _, key in cached} != set(addresses):
@@ -99,10 +98,14 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
         allocator.retries += is_retry
         # without a retry during the capture of a CUDA graph and, before PyTorch 2.12, while a MemPool is in use
         result.unknown_retries += is_retry and recording.has_private_pools
-    if recorded and not (allocator.fits(pool, rounded) and _fitted_before_retry(result, pool, rounded, event)):
+    fits = allocator.fits(pool, rounded)
+    searches = fits and _fitted_before_retry(result, pool, rounded, event)
+    if recorded and not searches:
         if is_last:
             result.fail(event, rounded)
         return
+    if fits and not searches:
+        allocator.skip_next_search()
     raises_limit, allocator.raises_limit = allocator.raises_limit, allocator.raises_limit and is_last
     try:
         block = allocator.allocate(pool, rounded, operation)
@@ -114,9 +117,9 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
     allocator.raises_limit = raises_limit
 
 
-def _completed_frees(recording: Recording, event: int) -> list[int]:
+def _completed_frees(result: ReplayRun, event: int) -> list[int]:
     """Return the sorted addresses of the blocks whose cross-stream frees were completed right before an event."""
-    trace = recording.trace
+    recording, trace = result.recording, result.recording.trace
     action, address, stack = trace.action, trace.address, trace.stack
     completed = []
     while event > 0 and action[event - 1] in (Action.FREE_COMPLETED, *RELEASES):
@@ -125,7 +128,8 @@ def _completed_frees(recording: Recording, event: int) -> list[int]:
             same = event > 0 and (address[event - 1], stack[event - 1]) == (address[event], stack[event])
             if same and action[event - 1] == Action.FREE_REQUESTED:  # only one stream had used the block
                 break
-            completed.append(int(address[event]))
+            operation = int(recording.operations[np.searchsorted(recording.events, event)])
+            completed.append(result.addresses[~operation] if operation < 0 else 0)
     return sorted(completed)
 
 
@@ -134,7 +138,7 @@ def _fitted_before_retry(result: ReplayRun, pool: int, rounded: int, event: int)
 
     A retry waits for cross-stream frees, but does not search the free blocks again.
     """
-    completed = _completed_frees(result.recording, event)
+    completed = _completed_frees(result, event)
     blocks = result.allocator.free_blocks(pool)
     result.allocator.work.count(10 * len(blocks))
     return any(

@@ -7,6 +7,7 @@ import pytest
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
+from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot.replay.test_allocator import MIB, make
 
 NAMES = {Action.SEGMENT_ALLOC: "segment_alloc", Action.SEGMENT_FREE: "segment_free"}
@@ -98,8 +99,11 @@ def test_retries_without_stacks():
     assert replay.to_dict()["retries_reason"].startswith("without the stacks of frees, torch.cuda.empty_cache()")
 
 
-def replay(events, blocks, *, limit=None, settings=None):
-    """Return the replay of events (action, address in MiB, size in MiB, line[, pool]) and final blocks by segment."""
+def load(events, blocks, *, limit=None, settings=None):
+    """Return a recording.
+
+    ``events`` contains (action, address in MiB, size in MiB, line[, pool]), and ``blocks`` the final blocks by segment.
+    """
     trace = []
     for action, start, size, line, *pool in events:
         frames = [{"filename": "train.py", "line": line, "name": "f"}] if line else []
@@ -118,7 +122,12 @@ def replay(events, blocks, *, limit=None, settings=None):
         segments.append(segment | kind | {"segment_pool_id": (0, *(pool or [0]))})
     own = {"ipygpumem": {"devices": [{"index": 0, "limit": limit * MIB}]}} if limit else {}
     values = {"allocator_settings": settings or {}}
-    return Snapshot.load({"segments": segments, "device_traces": [trace], **values, **own}).replay()
+    return Snapshot.load({"segments": segments, "device_traces": [trace], **values, **own})
+
+
+def replay(*arguments, other=(), **options):
+    """Return the replay, with settings and capacity ``other``, of a recording, as in `load`."""
+    return load(*arguments, **options).replay(*other)
 
 
 def allocated(start, size, line, *pool, action="segment_alloc"):
@@ -141,9 +150,16 @@ def test_free_that_is_completed_while_a_request_is_tried_again(line, grade):
     """PyTorch does not search the free blocks again. If the free was completed earlier, the request succeeds."""
     events = [*allocated(0, 400, 1), *freed(0, 400, 2), *allocated(1000, 500, 3), ("alloc", 0, 300, 4)]
     events += [("alloc", 300, 80, 5), ("free_requested", 0, 300, 6), ("free_completed", 0, 300, line)]
-    result = replay([*events, ("oom", 0, 250, 7)], {(0, 400): {300: None, 80: 5, 20: None}, (1000, 500): {500: 3}})
+    events.append(("oom", 0, 250, 7))
+    blocks = {(0, 400): {300: None, 80: 5, 20: None}, (1000, 500): {500: 3}}
+    result = replay(events, blocks)
     assert (result.grade, result.retries) == (grade, 1 if grade == "exact" else None)
     assert (result.failure is None) == (grade != "exact")
+    if grade == "exact":  # a free block is large enough, so that no set of blocks to free is stated
+        assert compare_settings(load(events, blocks), settings=[""]).blockers.smallest is None
+    for settings in ("", "roundup_power2_divisions:8"):
+        limited = replay(events, blocks, other=(settings, 1000 * MIB))
+        assert (limited.failure is None) == (grade != "exact")
 
 
 def test_retry_that_frees_segments_of_the_small_pool():

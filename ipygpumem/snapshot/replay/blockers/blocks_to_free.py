@@ -94,6 +94,8 @@ def smallest_set(
         needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
         choices.append(_whole_segments(result, releasable, needed))
     known = sorted(filter(None, choices), key=lambda choice: choice.bytes)
+    if known and not known[0].rows:  # a free block was large enough, but a retry does not search the free blocks again
+        return None
     return next((choice for choice in known if _serves(result, choice, serving, rounded, options)), None)
 
 
