@@ -62,6 +62,11 @@ class ExpandableSegments(FreeBlocks):
             start = address + size
             self._grow(size)
 
+    def count_requests(self, count: int) -> None:
+        """Count the work of the next ``count`` requests, which also move items in a list of unmapped blocks."""
+        super().count_requests(count)
+        self.work.count(count * len(self._unmapped_sizes) / 200)
+
     def mapped_ranges(self) -> list[tuple[int, int, int]]:
         """Return address, size and pool index of each mapped range of the expandable segments, ordered by address."""
         result = []

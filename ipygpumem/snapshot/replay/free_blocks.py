@@ -102,6 +102,7 @@ class FreeBlocks:
     def count_requests(self, count: int) -> None:
         """Count the work of the next ``count`` requests, each of which moves items in a list of free blocks."""
         self.work.count(count * (14 + len(self._sizes) / 200))
+        self.work.check_time()
 
     def total_free(self) -> int:
         """Return the total size of the free blocks of all pools in bytes."""

@@ -7,12 +7,19 @@ example before a request fails, and a file can contain many such requests.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 STEPS_PER_SECOND = 10_000_000
 _SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
 _SINGLE_REPLAY_SHARE = 1 / 8
+_MIN_SECONDS, _MAX_SLOWDOWN = 1.0, 2.0
+"""Time that is always allowed, and ratio of the further allowed time to the counted work.
+
+The hash of integers is predictable: a file can contain addresses with which each access to a dict takes a long time.
+This time is not counted.
+"""
 
 
 class LongReplayError(Exception):
@@ -35,7 +42,7 @@ class WorkLimit:
     def __init__(self, items: int = 0, share: float = 1.0) -> None:
         self.seconds = _SECONDS + _SECONDS_PER_ITEM * items
         self.replay_seconds = _SINGLE_REPLAY_SHARE * (_SECONDS * share + _SECONDS_PER_ITEM * items)
-        self._left = math.inf
+        self._left = self._deadline = math.inf
 
     @property
     def left(self) -> float:
@@ -48,15 +55,22 @@ class WorkLimit:
         if self._left < 0:
             raise LongReplayError
 
+    def check_time(self) -> None:
+        """Raise `LongReplayError` if the work has taken much more time than its count allows."""
+        if time.thread_time() > self._deadline:
+            raise LongReplayError
+
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
         """Limit the total work in this context, by default to ``self.seconds`` or to the limit of an outer context."""
-        outer = self._left
-        if seconds is None and outer < math.inf:
+        outer = self._left, self._deadline
+        if seconds is None and self._left < math.inf:
             yield
             return
-        self._left = (self.seconds if seconds is None else seconds) * STEPS_PER_SECOND
+        seconds = self.seconds if seconds is None else seconds
+        self._left = seconds * STEPS_PER_SECOND
+        self._deadline = time.thread_time() + _MIN_SECONDS + _MAX_SLOWDOWN * seconds
         try:
             yield
         finally:
-            self._left = outer
+            self._left, self._deadline = outer

@@ -11,6 +11,8 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.replay import smallest_capacity, verification, work_limit
 from ipygpumem.snapshot.replay.blockers import blocks_to_free
+from ipygpumem.snapshot.replay.expandable_segments import ExpandableSegments
+from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -173,6 +175,31 @@ def test_nested_limits():
     assert limit.left == math.inf
     with limit.limited():
         assert limit.left == limit.seconds
+
+
+def test_work_that_takes_longer_than_its_count(monkeypatch):
+    """A file can contain addresses with which each access to a dict takes long."""
+    seconds = iter([0, 10, 15.9, 16.1])
+    monkeypatch.setattr(work_limit.time, "thread_time", lambda: next(seconds))
+    limit = WorkLimit()
+    limit.check_time()
+    blocks = ExpandableSegments(
+        AllocatorSettings(), [BlockPool(0, 0, False, False)], 0, False, 0, lambda size: 0, collects=False
+    )
+    blocks.work = limit
+    with limit.limited(2.5):
+        blocks.count_requests(1)
+        with pytest.raises(LongReplayError):
+            blocks.count_requests(1)
+
+
+def test_insertions_into_a_long_list_of_unmapped_memory_are_counted():
+    pool = BlockPool(0, 0, False, False)
+    blocks = ExpandableSegments(AllocatorSettings(), [pool], 0, False, 0, lambda size: 0, collects=False)
+    blocks.add_range(0, 0, 200_001 * MIB, [(number * MIB, MIB) for number in range(0, 200_000, 2)])
+    with blocks.work.limited(10.0):
+        blocks.count_requests(1000)
+        assert blocks.work.left == pytest.approx(10 - 1000 * (14 + 100_000 / 200) / work_limit.STEPS_PER_SECOND)
 
 
 class _Sizes:
