@@ -139,6 +139,8 @@ def _fitted_before_retry(result: ReplayRun, pool: int, rounded: int, event: int)
     A retry waits for cross-stream frees, but does not search the free blocks again.
     """
     completed = _completed_frees(result, event)
+    if not completed:
+        return True
     blocks = result.allocator.free_blocks(pool)
     result.allocator.work.count(10 * len(blocks))
     return any(
