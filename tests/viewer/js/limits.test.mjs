@@ -6,6 +6,7 @@ import { deflateSync } from "node:zlib";
 import { decode } from "../../../ipygpumem/viewer/js/data/decode.js";
 import { oneLine } from "../../../ipygpumem/viewer/js/data/units.js";
 import { classify } from "../../../ipygpumem/viewer/js/snapshot/engine/classes.js";
+import { describe } from "../../../ipygpumem/viewer/js/snapshot/engine/describe.js";
 import { expand } from "../../../ipygpumem/viewer/js/snapshot/engine/expand.js";
 import { icicle } from "../../../ipygpumem/viewer/js/snapshot/engine/icicle.js";
 import { overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
@@ -178,4 +179,14 @@ test("long texts are truncated", () => {
   assert.equal(createSnapshot([], [], { header: expanded }).sourceLine(short, 1), short);
   assert.equal(oneLine(long), short);
   assert.equal(oneLine(long.slice(0, 2000)), long.slice(0, 2000));
+});
+
+test("the details of an allocation contain ten of the texts that were attached to it", () => {
+  const attached = Array.from({ length: 1000 }, (_, n) => ({ action: 9, address: 4096, time: n + 6, metadata: 0 }));
+  const events = [{ action: 0, address: 4096, size: 1, time: 5 }, ...attached];
+  const allocations = [{ address: 4096, size: 1, start: 0, end: 1001 }];
+  const snapshot = createSnapshot(events, allocations, { header: { texts: ["x"] } });
+  const { annotations } = describe(snapshot, snapshot.devices[0], 0);
+  assert.equal(annotations.length, 10);
+  assert.deepEqual(annotations[0], { event: 1, text: "x" });
 });

@@ -27,6 +27,7 @@ function place(snapshot, { file, line }, time) {
   return `${snapshot.shortFile(file, time === null ? undefined : [time])}:${line}`;
 }
 
+const MAX_ANNOTATIONS = 10;
 const PACKAGE = /[/\\](?:site|dist)-packages[/\\]([^/\\]+)/;
 const PYTHON = /[/\\]lib[/\\]python3|^<frozen /;
 const NATIVE = /\.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$/i;
@@ -67,7 +68,7 @@ export function describe(snapshot, device, row) {
     pool: snapshot.poolLabel(poolOf(snapshot, device, row)),
     context: text(trace.context),
     metadata: text(trace.metadata),
-    annotations: (device.annotateEvents.get(row) ?? []).map((event) => ({
+    annotations: (device.annotateEvents.get(row) ?? []).slice(0, MAX_ANNOTATIONS).map((event) => ({
       event,
       text: metadataOf(snapshot, trace, event),
     })),

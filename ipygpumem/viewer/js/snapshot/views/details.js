@@ -9,7 +9,6 @@ import { stackList } from "./stack-list.js";
 
 const MAX_SOURCE = 2000; // characters
 const LONG_PENDING_US = 1000;
-const MAX_ANNOTATIONS = 10;
 
 export class Details {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
@@ -115,9 +114,10 @@ export class Details {
       ["rounded", facts.rounded === null || facts.rounded === facts.size ? null : fine(facts.rounded)],
       ["compile context", omit(facts.context, "N/A")],
       ["metadata", facts.metadata === facts.cell ? null : facts.metadata || null],
-      ...facts.annotations
-        .slice(0, MAX_ANNOTATIONS)
-        .map((/** @type {any} */ { event, text }) => ["annotation", h("span", {}, link(event, ""), ` ${text}`)]),
+      ...facts.annotations.map((/** @type {any} */ { event, text }) => [
+        "annotation",
+        h("span", {}, link(event, ""), ` ${text}`),
+      ]),
     ];
   }
 }
