@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, check_argument, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
-from ipygpumem.features.fit.advice.blocks import checkpointing
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange, applicable
 from ipygpumem.features.fit.advice.model import ChangeTrial
+from ipygpumem.features.fit.advice.model_blocks import checkpointing
 from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Fit, SizeCombination

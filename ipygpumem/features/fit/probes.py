@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Mapping
 
-    from ipygpumem.features.fit.advice.blocks import ModelBlock
+    from ipygpumem.features.fit.advice.model_blocks import ModelBlock
     from ipygpumem.features.fit.state import SavedState
     from ipygpumem.features.fit.step_objects import StepObjects
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
-from ipygpumem.features.fit.advice.facts import StepFacts, StepObservations
+from ipygpumem.features.fit.advice.facts import StepObservationCollector, StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner, OptimizerStateTracker
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
@@ -71,8 +71,8 @@ class SizeSearch:
         self.probes: list[ProbeRun] = []
         self.scaled: RecordedStepPredictor | None = None
         self.notes: list[str] = []
-        self.files, self.facts = WrittenFiles(), StepFacts()
-        self.observations: StepObservations
+        self.files, self.facts = WrittenFiles(), StepObservations()
+        self.observations: StepObservationCollector
         self.runner, self.ranks, self._most = runner, ranks, most
         self._before: dict[int, MemoryCapacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
@@ -85,7 +85,7 @@ class SizeSearch:
     def run(self, saved: SavedState, updates: _Updates) -> str:
         """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-        self.observations = StepObservations(self.runner, saved.objects)
+        self.observations = StepObservationCollector(self.runner, saved.objects)
         probe: Any = None
         try:
             with contextlib.closing(self._runs(saved.objects, updates)) as runs:

@@ -15,9 +15,9 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
-from ipygpumem.snapshot.replay.repeated_events import repeat_special
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
+from ipygpumem.snapshot.replay.special_events import repeat_special
 from ipygpumem.snapshot.replay.work_limit import LongReplayError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from ipygpumem.core.units import many
-from ipygpumem.features.fit.advice.blocks import block_expressions, checkpoint_code
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange
-from ipygpumem.features.fit.advice.facts import StepFacts
+from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.advice.model import Advice, ChangeCandidate, PredictedChange
+from ipygpumem.features.fit.advice.model_blocks import block_expressions, checkpoint_code
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Size, SizeAxis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
@@ -60,7 +60,7 @@ class Advisor:
     """
 
     scaled: RecordedStepPredictor
-    facts: StepFacts
+    facts: StepObservations
     axes: tuple[SizeAxis, ...]
     capacity: int
     run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.sources.host import read_host
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.facts import StepFacts
+    from ipygpumem.features.fit.advice.facts import StepObservations
     from ipygpumem.features.fit.advice.model import ChangeKind
     from ipygpumem.features.fit.search import SizeSearch
 
@@ -71,7 +71,9 @@ OFFLOADING = ContextManagerChange(
 )
 
 
-def applicable(search: SizeSearch, tensors: Iterable[Any], facts: StepFacts, used: int) -> list[ContextManagerChange]:
+def applicable(
+    search: SizeSearch, tensors: Iterable[Any], facts: StepObservations, used: int
+) -> list[ContextManagerChange]:
     """Return the context managers that could reduce the memory usage of a step.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.introspection import is_exactly, is_instance
-from ipygpumem.features.fit.advice.blocks import find_blocks
+from ipygpumem.features.fit.advice.model_blocks import find_blocks
 from ipygpumem.features.fit.containers import named_values
 from ipygpumem.features.recording_analysis import EventLookup
 from ipygpumem.snapshot.scaling.edits import ModuleCall
@@ -23,7 +23,7 @@ from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks
 if TYPE_CHECKING:
     import weakref
 
-    from ipygpumem.features.fit.advice.blocks import ModelBlockName
+    from ipygpumem.features.fit.advice.model_blocks import ModelBlockName
     from ipygpumem.features.fit.advice.observer import StepObserver
     from ipygpumem.features.fit.dry.runner import DryRun, DryRunner, OptimizerStateTracker
     from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
@@ -65,7 +65,7 @@ class OptimizerUpdate:
 
 
 @dataclass(frozen=True, eq=False)
-class StepFacts:
+class StepObservations:
     """Observations of a step.
 
     Attributes:
@@ -139,7 +139,7 @@ class StepFacts:
         return CreatedBlocks(blocks, boundaries, numbers)
 
 
-class StepObservations:
+class StepObservationCollector:
     """Collects observations of all recorded runs of a step.
 
     Args:
@@ -168,7 +168,7 @@ class StepObservations:
         scaled: StepPredictor,
         updates: OptimizerUpdateReplacer | OptimizerStateTracker,
         gradients: Iterable[Any] = (),
-    ) -> StepFacts:
+    ) -> StepObservations:
         """Return the observations of the run from which the step is predicted.
 
         Args:
@@ -211,7 +211,7 @@ def find_facts(
     step_run: StepRun | DryRun,
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],
-) -> StepFacts:
+) -> StepObservations:
     """Return the observations of the run from which the step is predicted.
 
     Args:
@@ -223,7 +223,7 @@ def find_facts(
     """
     observer, recorder = step_run.observer, step_run.recorder
     if observer is None or recorder is None:
-        return StepFacts()
+        return StepObservations()
     requests = scaled.step_requests
     step = requests.step
     allocations = step.timeline.allocations
@@ -236,7 +236,7 @@ def find_facts(
     try:
         last_event = EventLookup(step.timeline, recorder).event
     except RecordingError:
-        return StepFacts()
+        return StepObservations()
 
     def boundary(position: EventPosition) -> int:
         return int(np.searchsorted(events, last_event(position), side="right"))
@@ -273,4 +273,4 @@ def find_facts(
             gradients = numbers(update.gradients, update.begin)
             boundaries = boundary(update.begin), boundary(update.end)
             updates.append(OptimizerUpdate(update.optimizer, *boundaries, gradients, old[old >= 0], state, created))
-    return StepFacts(tuple(blocks), tuple(calls), tuple(updates), observer.seconds)
+    return StepObservations(tuple(blocks), tuple(calls), tuple(updates), observer.seconds)

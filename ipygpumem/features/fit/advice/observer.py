@@ -20,7 +20,7 @@ from ipygpumem.sources.storages import StorageInspector
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ipygpumem.features.fit.advice.blocks import ModelBlock
+    from ipygpumem.features.fit.advice.model_blocks import ModelBlock
 
 
 _MAX_NODES = 100

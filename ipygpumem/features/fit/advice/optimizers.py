@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ipygpumem.core.introspection import attempt
-from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepFacts
+from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepObservations
 from ipygpumem.features.fit.advice.model import ChangeCandidate
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, computed_update, selected_foreach
@@ -24,7 +24,7 @@ _MIN_8_BIT = 4096 * 4
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
-def set_to_none(facts: StepFacts, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
+def set_to_none(facts: StepObservations, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
     """Yield the step with ``zero_grad(set_to_none=True)``, so that no gradients exist before its backward pass."""
     if not facts.updates:
         return
@@ -44,7 +44,7 @@ def set_to_none(facts: StepFacts, step: StepPredictor, size: int) -> Iterator[Ch
         yield ChangeCandidate(code, "optimizer", edit.apply(), 0.0, code)
 
 
-def other_options(facts: StepFacts, step: StepPredictor) -> Iterator[ChangeCandidate]:
+def other_options(facts: StepObservations, step: StepPredictor) -> Iterator[ChangeCandidate]:
     """Yield the step with other options of its optimizers, and with 8-bit optimizer state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
     for update in facts.updates:

@@ -35,7 +35,7 @@ from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.blocks import ModelBlock
+    from ipygpumem.features.fit.advice.model_blocks import ModelBlock
     from ipygpumem.features.fit.dry.storage_log import StorageLog
     from ipygpumem.features.fit.state import SavedState
     from ipygpumem.features.fit.step_objects import StepObjects
