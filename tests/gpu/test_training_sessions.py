@@ -52,7 +52,7 @@ def timed(name, function):
     return call
 '''
     # frames of the package are not searched
-    namespace = {"__name__": "ipygpumem.has_times", "seconds": seconds, "perf_counter": time.perf_counter}
+    namespace = {"__name__": "ipygpumem.timed", "seconds": seconds, "perf_counter": time.perf_counter}
     exec(code, namespace)
     owners = {
         allocator: ["segments"],

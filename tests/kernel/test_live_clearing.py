@@ -57,14 +57,14 @@ def test_active_output_widget_gets_the_report(run):
 
 CATCH = (
     WIDGETS
-    + "from ipygpumem.jupyter import live_display as live\nreal, n = live.captured, [0]\n"
-    + "def late(request):\n    n[0] += 1\n    return n[0] == 2\nlive.captured = late\n"
+    + "from ipygpumem.jupyter import live_display as live\nreal, n = live.is_captured, [0]\n"
+    + "def late(request):\n    n[0] += 1\n    return n[0] == 2\nlive.is_captured = late\n"
 )
 
 
 def test_misplaced_display_is_not_updated(run):
     """A widget started to capture output while the first display was sent."""
-    displays = run(CATCH + "update_live_display(2)\nlive.captured = real\n")
+    displays = run(CATCH + "update_live_display(2)\nlive.is_captured = real\n")
     assert [kind for kind in displays.kinds if not kind.startswith("comm")] == [
         "display_data",
         "update_display_data",
