@@ -19,7 +19,7 @@ _NOT_USER_CODE = re.compile(
       |serialization|storage)\.py$)
     | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated|decorator-gen|lambdifygenerated|attrs[ ]generated)
     | [/\\]ipygpumem[/\\](core|features|jupyter|measurement|sources)[/\\]
-    | torchinductor_ | [/\\]\.triton[/\\] | [/\\]torch_geometric\.[^/\\]+_propagate_\w+\.py$
+    | torchinductor_ | [/\\]\.triton[/\\] | [/\\]torch_geometric\.[^/\\]+_propagate_\w{1,32}\.py$
     | (^|[/\\])fx_generated_\w+\.py$
     | \.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$""",
     re.VERBOSE | re.IGNORECASE,

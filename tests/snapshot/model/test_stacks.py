@@ -3,6 +3,8 @@
 # ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ipygpumem.snapshot.model.stacks import is_user_file
@@ -35,6 +37,13 @@ from ipygpumem.snapshot.model.stacks import is_user_file
 )
 def test_is_user_file(file, is_user):
     assert is_user_file(file) is is_user
+
+
+def test_time_for_a_long_file_name():
+    """The time is proportional to the length: 40 seconds otherwise."""
+    file, begin = "/torch_geometric.a" + "_propagate_" * 30_000, time.process_time()
+    assert is_user_file(file)
+    assert time.process_time() - begin < 10
 
 
 def test_libraries_of_other_python_installations():
