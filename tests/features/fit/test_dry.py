@@ -226,7 +226,7 @@ def test_autocast_contexts_that_were_created_before(monkeypatch):
     types = set()
     reason = dry(step).refusal
     assert "(with context:) enters a disabled autocast context that was created outside the step" in reason
-    assert reason.endswith("if there is no GPU: create the context in the step")
+    assert reason.endswith("because there is no GPU: create the context in the step")
     monkeypatch.setattr(context, "_enabled", True)
     assert saved(step) == pytest.approx(4 + 2 + 2, rel=0.01)
     assert (types, context.device) == ({torch.bfloat16}, "cuda")
