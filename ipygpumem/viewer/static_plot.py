@@ -28,6 +28,7 @@ from ipygpumem.viewer.plot_image import (
 from ipygpumem.viewer.stacked_allocations import PixelColumns, line_colors, pixel_columns, stacked_pixels
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.model.cells import Cell
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.plot_image import LegendItem, PlotLayout
@@ -125,22 +126,28 @@ class _SnapshotPlot:
 
     def _draw_cells(self, layout: PlotLayout, columns: PixelColumns) -> None:
         """Draw a band for each cell above the plot, from its first to its last event."""
+        from matplotlib.colors import to_rgba
+
         strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(columns)))
         time = self.timeline.trace.time
-        labels: list[tuple[int, int, str]] = []
-        for number, cell in enumerate(self.cells):
-            first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
-            if first == after:
-                continue
-            begin, end = columns.span(int(first), int(after) - 1)
-            strip.axvspan(begin, end, color=_CELL_COLORS[number % 2], linewidth=0, antialiased=False)
+        first = np.searchsorted(time, [cell.start_us for cell in self.cells])
+        after = np.searchsorted(time, [cell.end_us for cell in self.cells])
+        palette = np.array([(0, 0, 0, 0), *(to_rgba(color) for color in _CELL_COLORS)])
+        band = np.zeros((1, len(columns)), np.int64)
+        labels: list[tuple[int, int, Cell]] = []
+        for number in np.flatnonzero(first < after).tolist():
+            begin, end = columns.span(int(first[number]), int(after[number]) - 1)
+            band[0, begin:end] = 1 + number % len(_CELL_COLORS)
             if labels and labels[-1][1] > begin:
                 labels.pop()  # covered by this cell's band
+            labels.append((begin, end, self.cells[number]))
+        # a patch for each of thousands of cells would take more than a minute
+        strip.imshow(palette[band], extent=(0, len(columns), 0, 1), aspect="auto", interpolation="nearest")
+        options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
+        for begin, end, cell in labels:
             # without an execution count, the label is the file name
             label = cell.label if cell.number is not None else re.split(r"[/\\]", cell.label)[-1]
-            labels.append((begin, end, printable(clip(label, _CELL_LABEL))))
-        options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
-        for begin, end, label in labels:
+            label = printable(clip(label, _CELL_LABEL))
             if (end - begin) / layout.scale >= _LETTER_WIDTH * len(label) + 4:
                 strip.text((begin + end) / 2, 0.5, label, **options)
 

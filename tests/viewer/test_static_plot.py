@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
+import time
 
 import matplotlib as mpl
 import numpy as np
@@ -286,3 +287,14 @@ def test_malformed_curves_are_ignored(curve):
     snapshot = load_events([event()], metadata)
     (sampled,) = sampled_curves(snapshot, snapshot.timeline())
     assert (sampled.name, sampled.event.tolist(), sampled.bytes.tolist()) == ("outside PyTorch", [-1, 0], [1, 2])
+
+
+@pytest.mark.usefixtures("low_resolution")
+def test_many_cells_are_drawn_in_limited_time():
+    """A matplotlib patch for each of 20,000 cells took 25 s."""
+    events = [event(time_us=number, addr=512 * number) for number in range(100)]
+    cells = [{"number": number, "filename": "c", "start_us": number % 90, "end_us": 100} for number in range(20_000)]
+    snapshot = Snapshot.load({"segments": [], "device_traces": [events], "ipygpumem": {"cells": cells}})
+    start = time.thread_time()
+    static_image(snapshot)
+    assert time.thread_time() - start < 6

@@ -26,6 +26,7 @@ _SCHEMA = 1
 _DEVICE = re.compile(r"(?:cuda:)?\d{1,3}")
 _COUNTERS = tuple(field.name for field in fields(DeviceReading))
 _CURVE_KEYS = ("device", "time_us", "bytes")
+_MAX_CURVES = 16  # maximum per device; a recorder writes one or two
 
 
 def top_level(value: Any) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def read_recorder_metadata(value: Any, devices: int, budget: checks.RepeatedText
         device_threads=threads,
         variables=_read_variables(own.get("variables", ()), budget),
         readings=_read_readings(checks.mapping(own.get("readings", {}), "ipygpumem: readings")),
-        curves=_read_curves(checks.mapping(own.get("curves", {}), "ipygpumem: curves")),
+        curves=_read_curves(checks.mapping(own.get("curves", {}), "ipygpumem: curves"), devices),
     )
 
 
@@ -197,9 +198,10 @@ def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, fl
     }
 
 
-def _read_curves(curves: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the sampled curves. Malformed curves are ignored."""
+def _read_curves(curves: dict[str, Any], devices: int) -> dict[str, dict[str, Any]]:
+    """Return the sampled curves. Malformed curves and those of device indices above the limit are ignored."""
     result = {}
+    counts = [0] * devices
     list_ids: set[int] = set()
     repeated = 0
     for name, curve in _dicts(curves):
@@ -211,8 +213,11 @@ def _read_curves(curves: dict[str, Any]) -> dict[str, dict[str, Any]]:
         if repeated > checks.MAX_REPETITIONS:
             raise SnapshotLimitError("ipygpumem: curves: the same list is repeated too often")
         list_ids.update(map(id, lists))
-        if len(lists[0]) == len(lists[1]) and all(map(_are_integers, (*lists, [device]))):
+        if len(lists[0]) == len(lists[1]) and all(map(_are_integers, (*lists, [device]))) and 0 <= device < devices:
             result[name] = dict(zip(_CURVE_KEYS, columns, strict=True))
+            counts[device] += 1
+            if counts[device] > _MAX_CURVES:  # the viewer labels each curve
+                raise SnapshotLimitError(f"ipygpumem: curves: device {device} has more than {_MAX_CURVES} curves")
     return result
 
 

@@ -95,11 +95,24 @@ def test_settings_that_json_cannot_express():
 
 def test_curves_with_the_same_list():
     times = list(range(1000))
-    curves = {str(n): {"device": 0, "time_us": times, "bytes": list(times)} for n in range(66)}
+    curves = {str(n): {"device": n // 8, "time_us": times, "bytes": list(times)} for n in range(66)}
     assert len(Snapshot.load(snapshot_of(event(), ipygpumem={"curves": curves})).own.curves) == 66
     curves["more"] = curves["5"]
     with pytest.raises(SnapshotLimitError, match="curves: the same list is repeated too often"):
         Snapshot.load(snapshot_of(event(), ipygpumem={"curves": curves}))
+
+
+def test_number_of_curves_is_limited():
+    def curves(count, device=0):
+        return {str(n): {"device": device, "time_us": [1], "bytes": [1]} for n in range(count)}
+
+    def load(curves):
+        return Snapshot.load(snapshot_of(event(), ipygpumem={"curves": curves})).own.curves
+
+    assert len(load(curves(16))) == 16
+    with pytest.raises(SnapshotLimitError, match="device 0 has more than 16 curves"):
+        load(curves(17))
+    assert load(curves(100, device=-1)) == load(curves(100, device=1 << 20)) == {}
 
 
 LONG = "x" * 100_000
