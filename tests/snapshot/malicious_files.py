@@ -117,21 +117,37 @@ def overlapping_entries(size, keys=254, templates=8):
 
 def slow_integers(bits):
     """Return ``(integers, slow)``: if the integers are keys of a dict, each access to ``slow`` passes most of them."""
+    return slow_keys(bits, lambda number: number)
+
+
+def slow_lines(bits):
+    """Return ``(lines, slow)`` as `slow_integers` for tuples of an empty string, a line and an empty string."""
+    return slow_keys(bits, lambda line: hash(("", line, "")) % (1 << 64))
+
+
+def slow_keys(bits, hash_of):
+    """Return ``(integers, slow)`` as `slow_integers` for keys whose hashes ``hash_of`` returns."""
     size = 1 << bits
     chain = [1]
     while len(chain) < size * 2 // 3 - 8:  # a dict of this size is not enlarged
         chain.append((5 * chain[-1] + 1) % size)
     position = {number: place for place, number in enumerate(chain)}
+    integers, last = {}, 0
+    while len(integers) < len(chain):
+        last += 1
+        if (place := hash_of(last) % size) in position:
+            integers.setdefault(place, last)
 
     def passes(number):
-        place, rest, count = number % size, number, 0
+        rest, count = hash_of(number), 0
+        place = rest % size
         while rest and place in position:
             rest >>= 5
             place = (5 * place + rest + 1) % size
             count += 1
         return count + len(chain) - position[place] if place in position else count
 
-    return chain, max(range(size, 5 * size), key=passes)
+    return [integers[place] for place in chain], max(range(last + 1, last + 4 * size), key=passes)
 
 
 def colliding_pairs(count):

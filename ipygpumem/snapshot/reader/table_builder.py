@@ -39,6 +39,7 @@ _PAIR = 2
 # Numbers in a file are used as dict keys only as bytes, whose hash is randomized. The hash of integers and tuples is
 # predictable, and reading 60,000 pool IDs with the same hash took a minute.
 _POOL = struct.Struct("<qq")
+_SALT = "frame"  # first item of keys that may otherwise consist of numbers and empty strings, whose hash is 0
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
 _MAX_FRAMES = (
     1 << 16
@@ -130,10 +131,10 @@ class StackBuilder:
             0 if line == _NO_LINE else integer(line, f"{where}: line", 0, _MAX_LINE),
             text(frame.get("name", ""), f"{where}: name"),
         )
-        if key not in self._frames:
+        if (_SALT, *key) not in self._frames:
             self._budget.count(key[0], where)
             self._budget.count(key[2], where)
-        number = self._frame_of[id(frame)] = self._frames[key]
+        number = self._frame_of[id(frame)] = self._frames[(_SALT, *key)]
         self._objects.append(frame)
         trace = frame.get("fx_original_trace")
         if trace is not None and number not in self._source_of:
@@ -148,7 +149,7 @@ class StackBuilder:
             key = next((frame for frame in reversed(formatted_frames(trace)) if is_user_file(frame[0])), None)
             if key is not None:
                 self._budget.count(f"{key[0]}{key[2]}", where)
-            self._sources[trace] = -1 if key is None else self._frames[key]
+            self._sources[trace] = -1 if key is None else self._frames[(_SALT, *key)]
         return self._sources[trace]
 
     def stack(self, frames: Any, where: str) -> int:
@@ -174,7 +175,7 @@ class StackBuilder:
         """Return the tree of all stacks. No stacks can be added afterwards."""
         for objects in (self._frame_of, self._stack_of, self._stack_of_list, self._objects):
             objects.clear()
-        frames = tuple(Frame(*key) for key in self._frames)
+        frames = tuple(Frame(*key) for _, *key in self._frames)
         is_user = user_code(frames)
         outermost_first = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
         leaf = np.full(len(outermost_first), -1, np.int32)

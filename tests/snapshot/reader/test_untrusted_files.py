@@ -473,6 +473,18 @@ def test_pool_ids_with_the_same_hash():
         assert time.process_time() - start < 2  # took 5 s with the pairs as keys of a dict
 
 
+def test_frames_without_names_whose_hashes_are_predictable():
+    """Hashes of empty strings are 0, so that a file could choose lines that make each access to a dict slow."""
+    lines, slow = malicious_files.slow_lines(15)
+    lines += [slow] * 30_000
+    frames = [{"filename": "", "line": line, "name": ""} for line in lines]
+    event = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1, "frames": frames}
+    start = time.process_time()
+    snapshot = Snapshot.load({"segments": [], "device_traces": [[event]]})
+    assert time.process_time() - start < 2
+    assert str(snapshot.stacks.stack(0)[-1]) == f":{slow} "
+
+
 def test_bytes_that_resemble_many_events():
     """Only the keys of entries like those of PyTorch are searched in the rest of the file."""
     data = malicious_files.overlapping_entries(500_000)

@@ -190,3 +190,52 @@ test("the details of an allocation contain ten of the texts that were attached t
   assert.equal(annotations.length, 10);
   assert.deepEqual(annotations[0], { event: 1, text: "x" });
 });
+
+/** Positive integers whose hashes in V8 (`ComputeUnseededHash`) end with the same 15 bits, by inverting the hash. */
+function collidingIntegers(count) {
+  const inverse = (factor) => {
+    let result = factor; // correct in 3 bits, which each step doubles
+    for (let step = 0; step < 4; step++) result = Math.imul(result, 2 - Math.imul(factor, result));
+    return result;
+  };
+  const unshift = (value, bits) => {
+    let result = value;
+    for (let known = bits; known < 32; known += bits) result = value ^ (result >>> bits);
+    return result;
+  };
+  const integers = [];
+  for (let high = 1; integers.length < count; high++) {
+    let value = unshift(high << 15, 16);
+    value = unshift(Math.imul(value, inverse(2057)), 4);
+    value = unshift(Math.imul(value, inverse(5)), 12);
+    value = Math.imul(value + 1, inverse(32767));
+    if (value > 0) integers.push(value);
+  }
+  return integers;
+}
+
+test("addresses with the same hash are found quickly", () => {
+  const addresses = collidingIntegers(30_000);
+  const measured = (run) => {
+    const start = process.cpuUsage().user;
+    run();
+    return process.cpuUsage().user - start;
+  };
+  const slow = measured(() => new Map(addresses.map((address) => [address, 0])));
+  const events = addresses.map((address, time) => ({ action: 3, address, size: 512, time }));
+  const snapshot = createSnapshot(
+    [
+      ...events,
+      ...events.map((event) => ({ ...event, action: 4 })),
+      ...events.map((event) => ({ ...event, action: 9 })),
+    ],
+    addresses.map((address, start) => ({ start, end: addresses.length, size: 512, address })),
+  );
+  const [device] = snapshot.devices;
+  const runs = {
+    segments: () => new SegmentLookup(new SegmentHistory(snapshot, device).fixed),
+    names: () => device.allocations.countAddresses(),
+    annotations: () => device.annotateEvents,
+  };
+  for (const [name, run] of Object.entries(runs)) assert(measured(run) < slow / 3, name);
+});

@@ -13,6 +13,17 @@ export function getOrCreate(map, key, create) {
   return value;
 }
 
+const KEY_OFFSET = Math.floor(2 ** 50 * (1 + Math.random()));
+
+/**
+ * The key of an address in a Map. V8 computes hashes of numbers without a seed, so that a file could contain thousands of
+ * addresses with the same hash. The difference from a random integer has an unpredictable hash and is exact below 2^53.
+ * @param {number} address
+ */
+export function addressKey(address) {
+  return address - KEY_OFFSET;
+}
+
 /**
  * Binary search: how many of the first `length` indexes satisfy a condition that holds up to some index and fails after it.
  * @param {number} length @param {(index: number) => boolean} condition

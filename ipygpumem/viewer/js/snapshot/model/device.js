@@ -1,6 +1,6 @@
 /** The recorded history of one device, with indexes that make requests fast. */
 
-import { countWhile, getOrCreate } from "../../data/collections.js";
+import { addressKey, countWhile, getOrCreate } from "../../data/collections.js";
 import { Axis } from "./axis.js";
 import { Checkpoints } from "./checkpoints.js";
 import { Replay } from "./replay.js";
@@ -75,13 +75,13 @@ export class Device {
     if (!this.annotations) {
       const { trace, allocations } = this;
       const events = trace.events(ACTION.ANNOTATE);
-      /** @type {Map<number, number[]>} */
-      const rowsAt = new Map(Array.from(events, (event) => [trace.address[event], []]));
+      /** By `addressKey`. @type {Map<number, number[]>} */
+      const rowsAt = new Map(Array.from(events, (event) => [addressKey(trace.address[event]), []]));
       for (let row = 0; events.length && row < allocations.length; row++)
-        rowsAt.get(allocations.address[row])?.push(row);
+        rowsAt.get(addressKey(allocations.address[row]))?.push(row);
       this.annotations = new Map();
       for (const event of events) {
-        const rows = /** @type {number[]} */ (rowsAt.get(trace.address[event]));
+        const rows = /** @type {number[]} */ (rowsAt.get(addressKey(trace.address[event])));
         const row = rows[countWhile(rows.length, (i) => allocations.start[rows[i]] < event) - 1];
         if (row !== undefined && allocations.end[row] > event)
           getOrCreate(this.annotations, row, () => /** @type {number[]} */ ([])).push(event);

@@ -1,6 +1,6 @@
 /** A recording replayed with other allocator settings, as `ipygpumem.snapshot.export.encoded_replay` encodes it. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { addressKey, getOrCreate } from "../../data/collections.js";
 import { Curve } from "./curve.js";
 import { coveredRanges, stateOf } from "./segment-history.js";
 import { ACTION, BEFORE, read } from "./trace.js";
@@ -60,14 +60,14 @@ export class Replay {
 
   /** The segments after an event, ordered by address. @param {number} event @returns {Segment[]} */
   segments(event) {
-    /** Segments that are not expandable, by address. @type {Map<number, number>} */
+    /** Segments that are not expandable, by `addressKey`. @type {Map<number, number>} */
     const fixed = new Map();
     /** The edges of mapped ranges by pool. @type {Map<number, {change: number, edges: [number, number][]}>} */
     const mapped = new Map();
     for (let i = 0; i < this.event.length && this.event[i] <= event; i++) {
       const { [i]: address } = this.address;
-      if (this.action[i] === ACTION.SEGMENT_ALLOC) fixed.set(address, i);
-      else if (this.action[i] === ACTION.SEGMENT_FREE) fixed.delete(address);
+      if (this.action[i] === ACTION.SEGMENT_ALLOC) fixed.set(addressKey(address), i);
+      else if (this.action[i] === ACTION.SEGMENT_FREE) fixed.delete(addressKey(address));
       else {
         const weight = this.action[i] === ACTION.MAP ? 1 : -1;
         const { edges } = getOrCreate(mapped, this.pool[i], () => ({ change: i, edges: [] }));

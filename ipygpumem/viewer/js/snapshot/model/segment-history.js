@@ -1,6 +1,6 @@
 /** The allocator's segments and blocks at any event, as `ipygpumem.snapshot` computes them. */
 
-import { countWhile, getOrCreate } from "../../data/collections.js";
+import { addressKey, countWhile, getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";
 import { fine, plural, size } from "../../data/units.js";
 
@@ -57,7 +57,7 @@ export class SegmentHistory {
     this.ranges = [];
     /** @type {FixedSegment[]} */
     this.fixed = [];
-    /** @type {Map<number, FixedSegment>} */
+    /** By `addressKey`. @type {Map<number, FixedSegment>} */
     const last = new Map();
     for (let i = 0; i < segments.length; i++) {
       if (segments.device[i] !== device.index) continue;
@@ -72,9 +72,9 @@ export class SegmentHistory {
         event: BEFORE,
       };
       if (segment.expandable) this.ranges.push(segment);
-      else last.set(segment.address, { ...segment, start: BEFORE, end: trace.length });
+      else last.set(addressKey(segment.address), { ...segment, start: BEFORE, end: trace.length });
     }
-    /** @type {Map<number, number>} */
+    /** By `addressKey`. @type {Map<number, number>} */
     const opened = new Map();
     const add = (/** @type {number} */ source, /** @type {number} */ start, /** @type {number} */ end) => {
       const size = trace.size[source];
@@ -92,18 +92,18 @@ export class SegmentHistory {
       });
     };
     for (const event of trace.events(ACTION.SEGMENT_ALLOC, ACTION.SEGMENT_FREE)) {
-      const address = trace.address[event];
+      const key = addressKey(trace.address[event]);
       if (trace.action[event] === ACTION.SEGMENT_ALLOC) {
-        opened.set(address, event);
+        opened.set(key, event);
       } else {
-        const start = opened.get(address) ?? BEFORE;
-        opened.delete(address);
+        const start = opened.get(key) ?? BEFORE;
+        opened.delete(key);
         add(start === BEFORE ? event : start, start, event);
       }
     }
-    for (const [address, event] of opened) {
-      const final = last.get(address);
-      last.delete(address);
+    for (const [key, event] of opened) {
+      const final = last.get(key);
+      last.delete(key);
       add(event, event, trace.length);
       // The file contains more fields for segments that exist at the end than for the event
       if (final) Object.assign(this.fixed[this.fixed.length - 1], { pool: final.pool, small: final.small });
@@ -117,7 +117,7 @@ export class SegmentHistory {
     const { trace } = this.device;
     const later = this.mappings.filter((mapping) => mapping > event);
     if (!later.length) return this.ranges;
-    /** @type {Map<number, [number, number][]>} */
+    /** By stream, as text: the hash of a number can be predicted. @type {Map<string, {stream: number, edges: [number, number][]}>} */
     const points = new Map();
     const add = (
       /** @type {number} */ stream,
@@ -125,7 +125,7 @@ export class SegmentHistory {
       /** @type {number} */ size,
       /** @type {number} */ weight,
     ) => {
-      const edges = getOrCreate(points, stream, () => []);
+      const { edges } = getOrCreate(points, `stream ${stream}`, () => ({ stream, edges: [] }));
       edges.push([address, weight], [address + size, -weight]);
     };
     for (const range of this.ranges) add(range.stream, range.address, range.size, 1);
@@ -133,7 +133,7 @@ export class SegmentHistory {
       add(trace.stream[i], trace.address[i], trace.size[i], trace.action[i] === ACTION.MAP ? -1 : 1);
     /** @type {Segment[]} */
     const mapped = [];
-    for (const [stream, edges] of points) {
+    for (const { stream, edges } of points.values()) {
       for (const [address, size] of coveredRanges(edges)) mapped.push(this.range(stream, address, size));
     }
     return mapped.sort((a, b) => a.address - b.address);

@@ -1,6 +1,6 @@
 /** Finds the segment that contained an address at an event. */
 
-import { countWhile, getOrCreate } from "../../data/collections.js";
+import { addressKey, countWhile, getOrCreate } from "../../data/collections.js";
 
 const MAX_LOWER_BASES = 2000; // as in `ipygpumem.snapshot.model.segment_history`
 
@@ -8,10 +8,11 @@ const MAX_LOWER_BASES = 2000; // as in `ipygpumem.snapshot.model.segment_history
 export class SegmentLookup {
   /** @param {T[]} segments each from the event that allocated it to the one that freed it */
   constructor(segments) {
-    /** @type {Map<number, T[]>} */
+    /** By `addressKey`. @type {Map<number, T[]>} */
     const bases = new Map();
-    for (const segment of segments) getOrCreate(bases, segment.address, () => []).push(segment);
-    this.bases = [...bases].sort(([a], [b]) => a - b).map(([address, periods]) => ({ address, periods }));
+    for (const segment of segments) getOrCreate(bases, addressKey(segment.address), () => []).push(segment);
+    this.bases = Array.from(bases.values(), (periods) => ({ address: periods[0].address, periods }));
+    this.bases.sort((a, b) => a.address - b.address);
     for (const { periods } of this.bases) periods.sort((a, b) => a.start - b.start);
     let end = Number.NEGATIVE_INFINITY;
     /** The end of all segments up to each base: a search backwards may stop there. */

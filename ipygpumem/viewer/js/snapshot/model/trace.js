@@ -1,6 +1,6 @@
 /** The columns of one device: its events, and its allocations ordered by start. */
 
-import { countWhile } from "../../data/collections.js";
+import { addressKey, countWhile } from "../../data/collections.js";
 
 /**
  * @typedef {import("../../data/decode.js").Column} Column
@@ -158,14 +158,14 @@ export class Allocations {
   /** The number of earlier allocations at the same address, for each row. */
   countAddresses() {
     if (!this.counts) {
-      /** @type {Map<number, number>} */
+      /** By `addressKey`. @type {Map<number, number>} */
       const totals = new Map();
       this.counts = new Int32Array(this.length);
       for (let row = 0; row < this.length; row++) {
-        const address = this.address[row];
-        const before = totals.get(address) ?? 0;
+        const key = addressKey(this.address[row]);
+        const before = totals.get(key) ?? 0;
         this.counts[row] = before;
-        totals.set(address, before + 1);
+        totals.set(key, before + 1);
       }
     }
     return this.counts;
