@@ -171,7 +171,12 @@ def _recommendation(result: SettingsComparison) -> str:
         return f"Recommendation: {setting}."
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
         reasons = {item.fits_reason for item in result.alternatives}
-        cause = next(cause for reason, cause in _CAUSES.items() if reason in reasons)
+        cause = next((cause for reason, cause in _CAUSES.items() if reason in reasons), "")
+        if not cause:
+            return (
+                "It is unknown whether one of these settings is enough: replays for all limits from"
+                f" {_range(*result.limit)} would take too long. Specify the available memory with --capacity."
+            )
         return f"Whether one of these settings is enough depends on {cause}."
     if result.limit is not None and result.missing:
         replays = [item.replay for item in (result.recorded, *result.alternatives)]

@@ -211,7 +211,7 @@ class SimulatedAllocator(ExpandableSegments):
     def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
         """Return the start of a free block in new memory, or None if the limit would be exceeded."""
         expandable = self.settings.expandable and self.pools[pool].expandable
-        if self.reserved + segment > self.limit and (self._by_fraction or not expandable):
+        if (self._by_fraction or not expandable) and self.exceeds_limit(self.reserved + segment):
             return None
         if expandable:
             return self._expand(pool, rounded, request)
@@ -226,13 +226,6 @@ class SimulatedAllocator(ExpandableSegments):
             self.work.count(len(self._free[pool]))
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
-
-    def _free_from(self, pool: int, min_size: int) -> list[int]:
-        """Return the keys of the free blocks of a pool with at least ``min_size`` bytes, from small to large."""
-        free = self._free[pool]
-        keys = free[bisect_left(free, min_size << ADDRESS_BITS) :]
-        self.work.count(5 * len(keys) + 5)
-        return keys
 
     def _is_segment(self, key: int) -> bool:
         """Return whether a free block is an entire segment that was allocated with cudaMalloc."""
@@ -270,8 +263,8 @@ class SimulatedAllocator(ExpandableSegments):
         Garbage collection frees the oldest unused segments of the default large pool until reserved memory is below
         the threshold, a fraction of ``limit``.
         """
-        target = self.reserved - int(self.settings.collection_threshold * limit)
-        if target <= 0:
+        reserved, threshold = self.reserved, self.settings.collection_threshold
+        if not self.exceeds_limit(reserved, limit, threshold):
             return []
         self.work.count(len(self.pools))
         collected: list[tuple[int, int]] = []
@@ -285,13 +278,13 @@ class SimulatedAllocator(ExpandableSegments):
                     if self._is_segment(key)
                 ]
         freed = True
-        while target > 0 and freed and blocks:
-            threshold = sum(age for age, _, _ in blocks) / len(blocks)
-            old = [block for block in blocks if block[0] >= threshold]
-            blocks = [block for block in blocks if block[0] < threshold]
+        while freed and blocks and self.exceeds_limit(reserved, limit, threshold):
+            mean_age = sum(age for age, _, _ in blocks) / len(blocks)
+            old = [block for block in blocks if block[0] >= mean_age]
+            blocks = [block for block in blocks if block[0] < mean_age]
             freed = bool(old)
             for _, number, key in old:
-                target -= key >> ADDRESS_BITS
+                reserved -= key >> ADDRESS_BITS
                 collected.append((number, key))
         return collected
 

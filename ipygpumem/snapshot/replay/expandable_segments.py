@@ -10,6 +10,13 @@ from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_BITS, ADDRESS_MASK, BlockPool, FreeBlocks, SegmentEvent
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 
+_LIMITS = range(1 << 62)
+
+
+def smallest_limit(amount: int, fraction: float) -> int:
+    """Return the smallest limit in bytes of which a fraction, rounded down to bytes, is at least ``amount``."""
+    return amount if fraction == 1 else bisect_left(_LIMITS, amount, key=lambda limit: int(fraction * limit))
+
 
 class ExpandableSegments(FreeBlocks):
     """Free and unmapped blocks of all pools, including those of expandable segments.
@@ -26,6 +33,7 @@ class ExpandableSegments(FreeBlocks):
 
     Attributes:
         limit: Limit of reserved memory in bytes.
+        same_limits: Limits with which all requests so far would have been served in the same way.
         ranges: End and pool index of the address range of each expandable segment, by start.
         releases_ranges: Whether the addresses of an expandable segment are released when all of its memory is unmapped.
             This affects only the simulated addresses.
@@ -44,6 +52,7 @@ class ExpandableSegments(FreeBlocks):
         super().__init__(settings, pools, collects=collects)
         self.ranges: dict[int, tuple[int, int]] = {}
         self.limit = limit
+        self.same_limits = _LIMITS
         self.releases_ranges = False
         self._by_fraction = by_fraction
         self._total = total
@@ -52,6 +61,20 @@ class ExpandableSegments(FreeBlocks):
         self._unmapped: list[list[int]] = [[] for _ in pools]
         self._unmapped_sizes: dict[int, int] = {}
         self._unmapped_starts: dict[int, int] = {}
+
+    def exceeds_limit(self, amount: int, limit: int | None = None, fraction: float = 1) -> bool:
+        """Return whether an amount of memory in bytes exceeds a fraction of a limit, by default of ``self.limit``.
+
+        Each comparison restricts `same_limits`.
+        """
+        limit = self.limit if limit is None else limit
+        is_exceeded, same = amount > int(fraction * limit), self.same_limits
+        smallest = smallest_limit(amount, fraction)
+        if is_exceeded:
+            self.same_limits = range(same.start, min(same.stop, smallest))
+        else:
+            self.same_limits = range(max(same.start, smallest), same.stop)
+        return is_exceeded
 
     def add_range(self, pool: int, start: int, end: int, mapped: list[tuple[int, int]]) -> None:
         """Add an expandable segment whose mapped ranges are given as tuples of address and size, ordered by address."""
@@ -153,7 +176,7 @@ class ExpandableSegments(FreeBlocks):
         unmapped = self._unmapped_sizes[address]
         unit = self.page_size(pool)
         size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)
-        if not self._by_fraction and self.reserved + size > self.limit:
+        if not self._by_fraction and self.exceeds_limit(self.reserved + size):
             return None
         self._remove_unmapped(pool, address)
         if size < unmapped:

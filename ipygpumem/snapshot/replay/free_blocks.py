@@ -112,6 +112,13 @@ class FreeBlocks:
         """Return address and size of the free blocks of a pool."""
         return [(key & ADDRESS_MASK, key >> ADDRESS_BITS) for key in self._free[pool]]
 
+    def _free_from(self, pool: int, min_size: int) -> list[int]:
+        """Return the keys of the free blocks of a pool with at least ``min_size`` bytes, from small to large."""
+        free = self._free[pool]
+        keys = free[bisect_left(free, min_size << ADDRESS_BITS) :]
+        self.work.count(5 * len(keys) + 5)
+        return keys
+
     def _counter(self, pool: int) -> tuple[int, bool]:
         return self.pools[pool].id, self.pools[pool].small
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
@@ -18,11 +16,12 @@ from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, wi
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state, with_recorded_segments
-from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, smallest_capacity
+from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, lowest_capacity, smallest_capacity
 from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
 from ipygpumem.snapshot.replay.verification import cached_verification, grade_of_replay, reason_of_unknown_retries
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.work_limit import WorkLimit
     from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 _PROBES = 8  # maximum number of limits that are tested below, and above, the smallest limit that bisection finds
@@ -114,7 +113,7 @@ class Replay:
     def is_short(self) -> bool:
         """Whether the recording is short enough for a comparison of settings to replay it many times."""
         recording = self._run.recording
-        return len(recording.trace) < _LONG and _REPLAYS_PER_COMPARISON * self._run.cost < recording.work_limit.seconds
+        return len(recording.trace) < _LONG and _REPLAYS_PER_COMPARISON * self._run.cost < self.work_limit.seconds
 
     @property
     def smallest_capacity(self) -> int:
@@ -148,8 +147,7 @@ class Replay:
             result = self._run_again(limit=limit, **_SIMULATED)
             if result.failure is not None:
                 return None
-            # without garbage collection, a run is the same with a limit that it did not reach
-            return limit if threshold else min(result.allocator.peak, limit)
+            return result.allocator.same_limits.start
 
         def highest() -> int:
             if self._is_as_recorded(self.reserved_peak):
@@ -159,8 +157,7 @@ class Replay:
                 int(peak / threshold) + 1 if threshold else peak
             )  # garbage collection starts at this fraction of the limit
 
-        work = self._run.recording.work_limit
-        return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=work)
+        return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=self.work_limit)
 
     def fits(self, capacity: int | str) -> bool | None:
         """Return whether all requests are served within ``capacity``, in bytes or as a string such as ``"24 GiB"``.
@@ -169,34 +166,36 @@ class Replay:
         failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of addresses is
         replayed.
         """
-        capacity = parse_size(capacity)
+        return self.fits_with_limits(parse_size(capacity))[0]
+
+    def fits_with_limits(self, capacity: int) -> tuple[bool | None, range]:
+        """Return the result of `fits`, and the limits, including ``capacity``, for which it is the same."""
         if self._is_as_recorded(capacity):
-            return True
+            return True, range(self.reserved_peak, 1 << 62)
         orders: tuple[bool, ...] = (False, True) if self.is_short and not self.settings.expandable else (False,)
-        if capacity < self._lowest_capacity:
-            orders = ()
+        lowest, recording = self._lowest_capacity, self._run.recording
+        orders, limits = ((), range(lowest)) if capacity < lowest else (orders, range(lowest, 1 << 62))
         runs = [self._run_again(limit=capacity, **_SIMULATED, descending=descending) for descending in orders]
         outcomes = [run.failure is None for run in runs] or [False]
         if outcomes[0]:
             self._sufficient.append(capacity)
-        recording = self._run.recording
-        if orders and not self._recorded and not outcomes[0] and len(recording.initial.blocks):
-            return None
-        if not any(outcomes) and self.depends_on_requested_size:
+        is_unknown = bool(runs) and not self._recorded and not outcomes[0] and len(recording.initial.blocks) > 0
+        if not any(outcomes) and not is_unknown and self.depends_on_requested_size:
             recording, by_fraction = with_smallest_requests(recording), self._by_fraction
-            outcomes.append(run(recording, self.settings, limit=capacity, by_fraction=by_fraction).failure is None)
-        return outcomes[0] if outcomes[0] == outcomes[-1] else None
+            runs.append(run(recording, self.settings, limit=capacity, by_fraction=by_fraction))
+            outcomes.append(runs[-1].failure is None)
+        same = [limits, *(run.allocator.same_limits for run in runs)]
+        limits = range(max(item.start for item in same), min(item.stop for item in same))
+        return None if is_unknown or outcomes[0] != outcomes[-1] else outcomes[0], limits
 
     @cached_property
     def _lowest_capacity(self) -> int:
-        """Lower bound of the capacity in bytes: the peak of the total rounded size of the requests."""
-        run, allocations = self._run, self._run.recording.allocations
-        rounded = np.minimum(self.settings.round(allocations.size), np.asarray(run.sizes, np.int64))
-        in_use = allocations.in_use(rounded, len(run.recording.trace))
-        last = run.recording.last_failed
-        if last is not None and last in run.served:
-            in_use[last + 1] += run.recording.failed_request(last, self.settings)[1]
-        return int(in_use.max())
+        return lowest_capacity(self._run, self.settings)
+
+    @property
+    def work_limit(self) -> WorkLimit:
+        """Limit on the work of replays of the recording."""
+        return self._run.recording.work_limit
 
     def _is_as_recorded(self, capacity: int) -> bool:
         """Return whether all requests would be served within a limit at their recorded addresses."""

@@ -148,6 +148,7 @@ def run(
     limit: int | None = None,
     by_fraction: bool = False,
     recorded: bool = False,
+    recorded_addresses: bool = False,
     keep_older: bool = True,
     descending: bool = False,
     raises_limit: bool = False,
@@ -162,8 +163,8 @@ def run(
         settings: Settings of the simulated allocator.
         limit: Limit of reserved memory in bytes; None without a limit.
         by_fraction: As in `SimulatedAllocator`.
-        recorded: Whether to reproduce the recording: new segments get their recorded addresses, and segments are freed
-            whenever they were freed in the recording.
+        recorded: Whether to reproduce the recording: segments are freed whenever they were freed in the recording.
+        recorded_addresses: Whether new segments get their recorded addresses, as with ``recorded``.
         keep_older: Whether the blocks that are older than the first event keep their recorded addresses. Otherwise, the
             simulated allocator allocates them first, in the order of their addresses.
         descending: Whether new segments get descending addresses.
@@ -179,7 +180,7 @@ def run(
     rounded_sizes = settings.round(recording.allocations.size)
     pools = _array(recording.pool_of + (rounded_sizes <= SMALL))
     rounded = _array(rounded_sizes)
-    choose = _address_chooser(recording, recorded=recorded, descending=descending)
+    choose = _address_chooser(recording, recorded=recorded or recorded_addresses, descending=descending)
     allocator = SimulatedAllocator(
         settings,
         recording.pools,
@@ -189,7 +190,7 @@ def run(
         choose_address=lambda size: choose(allocator, size),
     )
     allocator.raises_limit = raises_limit
-    allocator.releases_ranges = recorded
+    allocator.releases_ranges = recorded or recorded_addresses
     work = allocator.work = recording.work_limit
     rows = len(rounded)
     result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))

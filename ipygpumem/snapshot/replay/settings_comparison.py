@@ -9,10 +9,10 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis, analyze_blocked_request
 from ipygpumem.snapshot.replay.memory_limit import default_device, parse_capacity
-from ipygpumem.snapshot.replay.result import Replay, replay
+from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.run import replay_errors
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
-from ipygpumem.snapshot.replay.settings_result import SettingsResult
+from ipygpumem.snapshot.replay.settings_result import SettingsResult, fits_within, largest_insufficient_limit
 from ipygpumem.snapshot.replay.verification import ReplayVerification, cached_verification
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _compare(
         peak = result.reserved_peak
         all_peaks = result.is_short or peak <= (1 - _WORTHWHILE) * recorded.peaks[1]
         peaks = result.reserved_range if all_peaks else (peak, peak)
-        return SettingsResult(text, result, peaks, _fits(result, limit), baseline(collects=collects))
+        return SettingsResult(text, result, peaks, *fits_within(result, limit), baseline(collects=collects))
 
     effective = {text: recording.effective(AllocatorSettings.parse(text)) for text in dict.fromkeys(texts)}
     unchanged = recording.effective(recording.settings)
@@ -212,23 +212,13 @@ def _recorded(
     result = replay(snapshot, recording.device, by_fraction=by_fraction)
     failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0
     low, high = recording.limit if capacity is None else (capacity, capacity)
-    if failed and high is not None and not verification.difference and result.failing_capacity is None:
-        needed = result.smallest_capacity  # a limit of this size would have been sufficient
-        high = needed - 1 if low < needed <= high else high
+    if failed and high is not None and not verification.difference:
+        high = largest_insufficient_limit(recording, (low, high))
     limit = None if high is None else (low, high)
     peak = recording.timeline.reserved_peak or 0
     if failed or (capacity is None and limit is not None):
-        return SettingsResult("", result, (peak, peak), (not failed, not failed), peak), limit
-    fits = _fits(result, limit)
-    return SettingsResult("", result, (peak, peak), fits, peak), limit
-
-
-def _fits(result: Replay, limit: tuple[int, int] | None) -> tuple[bool | None, bool | None] | None:
-    """Return `SettingsResult.fits_bounds`."""
-    if limit is None:
-        return None
-    low = result.fits(limit[0])
-    return low, low if limit[0] == limit[1] else result.fits(limit[1])
+        return SettingsResult("", result, (peak, peak), not failed, "", peak), limit
+    return SettingsResult("", result, (peak, peak), *fits_within(result, limit), peak), limit
 
 
 def _equivalent(

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.snapshot.replay.run import run
+
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.result import Replay
+
+_SHARE = 1 / 64  # fraction of the work limit that replays within a range of limits may use
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,9 +24,9 @@ class SettingsResult:
         peaks: For the recorded settings, the recorded peak of reserved memory, twice. For other settings,
             ``reserved_range`` of the replay; for a long recording, only the peak of this replay if they save less than
             5%.
-        fits_bounds: Whether all requests are served within the lower and the upper bound of `SettingsComparison.limit`;
-            None for a bound if it depends on unknown addresses, or on the unknown size of a request that failed. None
-            instead of both if there is no limit.
+        fits: Whether all requests are served within the limit, that is, within each limit between the bounds of
+            `SettingsComparison.limit`; None if it is unknown, or if there is no limit.
+        fits_reason: Reason why it is unknown whether all requests are served; empty if it is known.
         baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded one or, if the settings
             require a limit and a capacity was given, the one within this capacity. None if the recorded settings do
             not fit into it.
@@ -30,30 +35,14 @@ class SettingsResult:
     settings: str
     replay: Replay
     peaks: tuple[int, int]
-    fits_bounds: tuple[bool | None, bool | None] | None
+    fits: bool | None
+    fits_reason: str
     baseline: int | None
 
     @property
     def collects(self) -> bool:
         """Whether the settings contain ``garbage_collection_threshold``, which has no effect without a limit."""
         return self.replay.settings.collection_threshold > 0
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether all requests are served within the limit; None if it is unknown, or if there is no limit."""
-        low, high = self.fits_bounds or (None, None)
-        return low if low == high else None
-
-    @property
-    def fits_reason(self) -> str:
-        """Reason why it is unknown whether all requests are served; empty if it is known."""
-        if self.fits_bounds is None:
-            return "no limit is known"
-        if self.fits is not None:
-            return ""
-        if self.replay.depends_on_requested_size:
-            return "depends on size"
-        return "depends on addresses" if None in self.fits_bounds else "depends on limit"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result without curves as JSON-serializable data. Sizes are in bytes."""
@@ -65,3 +54,47 @@ class SettingsResult:
             "baseline": self.baseline,
             "replay": self.replay.to_dict(),
         }
+
+
+def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | None, str]:
+    """Return `SettingsResult.fits` and `SettingsResult.fits_reason` for bounds on the limit in bytes.
+
+    A replay serves all requests in the same way for each limit up to the next one at which a comparison with the limit
+    would have another result. Therefore, a few replays are sufficient for all limits between the bounds.
+    """
+    if bounds is None:
+        return None, "no limit is known"
+    low, high = bounds
+    work = result.work_limit
+    least = work.left - _SHARE * work.seconds
+    fits, limits = result.fits_with_limits(low)
+    outcomes = {fits} if high in limits else {fits, result.fits(high)}
+    while high not in limits and len(outcomes) == 1 and fits is not None:
+        if work.left < least:
+            return None, "not all limits tested"
+        outcome, limits = result.fits_with_limits(limits.stop)
+        outcomes.add(outcome)
+    if len(outcomes) == 1 and fits is not None:
+        return fits, ""
+    if result.depends_on_requested_size:
+        return None, "depends on size"
+    return None, "depends on addresses" if None in outcomes else "depends on limit"
+
+
+def largest_insufficient_limit(recording: Recording, bounds: tuple[int, int]) -> int:
+    """Return the largest limit between bounds, in bytes, within which the recorded settings may not be sufficient.
+
+    This is the upper bound if replays do not show a smaller one.
+    """
+    low, high = bounds
+    work, settings = recording.work_limit, recording.settings
+    least = work.left - _SHARE * work.seconds
+    by_fraction = recording.by_fraction or settings.collection_threshold > 0
+    while work.left >= least:
+        result = run(recording, settings, limit=high, by_fraction=by_fraction, recorded_addresses=True)
+        if result.failure is not None:
+            return high
+        high = result.allocator.same_limits.start - 1
+        if high < low:  # the replays do not agree with the bounds
+            return bounds[1]
+    return high

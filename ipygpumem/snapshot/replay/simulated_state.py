@@ -65,13 +65,13 @@ def add_initial_state(result: ReplayRun) -> None:
 def fits_initially(result: ReplayRun) -> bool:
     """Free the cached segments from before the recording if they exceed the limit; return whether the others fit."""
     allocator = result.allocator
-    if allocator.reserved > allocator.limit:
+    if allocator.exceeds_limit(allocator.reserved):
         allocator.release_cached(0)
         allocator.events.clear()
         allocator.peak = allocator.reserved
         if allocator.raises_limit:
             allocator.limit = max(allocator.limit, allocator.reserved)
-    if allocator.reserved > allocator.limit:
+    if allocator.exceeds_limit(allocator.reserved):
         in_use = allocator.reserved - allocator.total_free()
         result.fail(BEFORE, in_use, allocator.reserved)
         return False

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from ipygpumem.core.units import MIB
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.run import ReplayRun
+    from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
 _SHARE = 1 / 16  # fraction of the work limit that a search may use
@@ -80,3 +84,17 @@ def smallest_capacity(
         larger_first = sorted((limit for limit in larger if passing < limit < end), reverse=True)
         failing_limits = (limit for limit in larger_first if work.left > least and sufficient(limit) is None)
         return SmallestCapacity(passing, next(failing_limits, None))
+
+
+def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
+    """Return a lower bound of the sufficient limits in bytes: the peak of the total rounded size of the requests.
+
+    ``run``: Replay with ``settings``.
+    """
+    recording, allocations = run.recording, run.recording.allocations
+    rounded = np.minimum(settings.round(allocations.size), np.asarray(run.sizes, np.int64))
+    in_use = allocations.in_use(rounded, len(recording.trace))
+    last = recording.last_failed
+    if last is not None and last in run.served:
+        in_use[last + 1] += recording.failed_request(last, settings)[1]
+    return int(in_use.max())

@@ -30,12 +30,12 @@ def test_table(capsys):
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert status == 0
     assert lines[1:5] == [
-        "reserved peak smallest limit within 1,716 to 1,740 MiB",
+        "reserved peak smallest limit within 1,716 to 1,742 MiB",
         "as recorded 1,716 MiB 1,740 MiB out of memory",
         "expandable_segments:True 1,700 MiB 1,656 MiB yes",
         "max_split_size_mb:32 1,788 MiB 1,748 MiB out of memory",
     ]
-    available = "1,716 to 1,740 MiB was available to PyTorch when the request failed"
+    available = "1,716 to 1,742 MiB was available to PyTorch when the request failed"
     assert f"{available}; the recording does not contain a more exact value." in lines
     setting = "set PYTORCH_ALLOC_CONF=expandable_segments:True before torch is imported"
     assert f"Recommendation: {setting} (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)." in lines
@@ -168,10 +168,10 @@ def test_result_depends_on_the_limit(capsys):
     _, output, _ = shell(capsys, file, "--set", settings[0], "--set", settings[1])
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert lines[1].endswith("within 3,120 to 3,350 MiB")
-    assert lines[3] == "max_split_size_mb:64 8,530 MiB 3,186 MiB depends on limit"
-    assert lines[4] == "roundup_power2_divisions:8 4,650 MiB 3,356 MiB out of memory"
+    assert lines[3] == "roundup_power2_divisions:8 4,650 MiB 3,296 MiB depends on limit"
+    assert lines[4] == "max_split_size_mb:64 8,530 MiB 3,186 MiB depends on limit"
     assert "Whether one of these settings is enough depends on the memory that was available." in lines
-    _, output, _ = shell(capsys, OOM, "--set", "roundup_power2_divisions:4")
+    _, output, _ = shell(capsys, OOM, "--set", "max_split_size_mb:32")
     assert "\nNone of these settings is enough: up to 24.0 MiB more memory is required.\n" in output
 
 
