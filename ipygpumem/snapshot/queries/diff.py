@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import Serializable
+from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE
 from ipygpumem.snapshot.queries.groups import Group
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
@@ -77,9 +79,10 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
     before, after = _live(before), _live(after)
     groups: dict[Hashable, Group] = {}
     sums: dict[Hashable, list[int]] = {}
+    portable = cache(_portable)  # a deep stack can contain a long name thousands of times
     for live, column in ((after, 1), (before, 0)):
         for group in live.by(key):
-            identity = _identity(group)
+            identity = _identity(group, portable)
             groups.setdefault(identity, group)
             columns = sums.setdefault(identity, [0, 0, 0, 0])
             columns[column] += group.bytes
@@ -102,10 +105,15 @@ def _live(source: Snapshot | LiveSet) -> LiveSet:
     return source.live()
 
 
-def _identity(group: Group) -> Hashable:
+def _identity(group: Group, portable: Callable[[str], str]) -> Hashable:
     """Return a key that also identifies the group in the snapshot of another process."""
     if group.frames:
-        return tuple((_KERNEL.sub("", frame.file), frame.line, frame.name) for frame in group.frames)
+        return tuple((portable(frame.file), frame.line, frame.name) for frame in group.frames)
     if group.file is not None:
-        return (_KERNEL.sub("", group.file), group.line, group.name)
+        return (portable(group.file), group.line, group.name)
     return group.label
+
+
+def _portable(file: str) -> str:
+    """Return a file name without the process ID. The hash of an empty name would be predictable."""
+    return _KERNEL.sub("", file) or UNKNOWN_FILE

@@ -3,6 +3,8 @@
 # ruff: noqa: S108 (names of cells in kernels, not of files)
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ipygpumem.snapshot import KEYS, Snapshot, diff
@@ -47,3 +49,12 @@ def test_diff_of_real_files_adds_up(key):
     growth = after.bytes - before.bytes
     assert sum(change.bytes for change in difference.changes) == difference.after - difference.before == growth
     assert sum(change.count for change in difference.changes) == len(after) - len(before)
+
+
+def test_deep_stacks_of_a_file_with_a_long_name():
+    """The name is searched once, not for each of its frames."""
+    frames = [frame("ipykernel_" * 30_000, 1, "f")] * 20_000
+    snapshot = Snapshot.load({"device_traces": [[event("alloc", 512, 5, 1, frames)]]})
+    start = time.process_time()
+    assert diff(snapshot.live(-1), snapshot.live(), "stack").changes[0].bytes == 5
+    assert time.process_time() - start < 2
