@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
+from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.command import HolderBaselines
@@ -52,6 +53,7 @@ class CellMeasurements:
         self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.by_filename))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self._has_metadata = False
+        self._previous: Reading | None = None  # second reading of the previous cell
         self.statements: set[str] = set()
         """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
 
@@ -70,6 +72,7 @@ class CellMeasurements:
         if not outermost:
             return
         raw, magics = info.raw_cell or "", self._magics
+        previous, self._previous = self._previous, None
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
         self.ooms.report = None
@@ -82,7 +85,7 @@ class CellMeasurements:
         # for a %%gpumem cell, the magic starts the measurement
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.default_plan()
-            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
+            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), previous)
             self._begin_live(cell)
 
     def _measurement_options(self) -> MeasurementOptions:
@@ -204,6 +207,7 @@ class CellMeasurements:
         finished = plan.finish(measurement, label, success=success, code=lambda: code)
         if finished is None:
             return None
+        self._previous = measurement.after if cell.options is None else None
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)
         return finished.error
 

@@ -134,8 +134,12 @@ class Measurement:
         self.observers: list[MeasurementObserver] = []
         self._notes: list[str] = []
 
-    def begin(self) -> None:
-        """Make the first reading and start the timer. If this raises an exception, the caller must call `abandon`."""
+    def begin(self, previous: Reading | None = None) -> None:
+        """Make the first reading and start the timer. If this raises an exception, the caller must call `abandon`.
+
+        Unless there is a recorder or an observer, values of ``previous``, which is the second reading of a measurement
+        that has just ended, are used again (see `DeviceMonitor.read`).
+        """
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
@@ -144,10 +148,12 @@ class Measurement:
             self._notes.append("this system cannot reset the peak resident memory of a process")
         if options.synchronize:
             pytorch.synchronize()
+        if self.observers or self.recorder is not None or options.reset_host_peak:
+            previous = None
         self._scope = scope = peaks.scope()
         peaks.install()
         self._before = before = monitor.read(
-            busy=False, read_allocator=partial(peaks.enter, scope, reset=options.reset_peaks)
+            busy=False, read_allocator=partial(peaks.enter, scope, reset=options.reset_peaks), previous=previous
         )
         if self.recorder is not None:
             self.recorder.start(before)

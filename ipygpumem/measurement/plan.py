@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import ImmediateInterrupts
+from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.measurement import (
@@ -95,8 +96,8 @@ class MeasurementPlan:
     path: Path | None = None
     devices: tuple[str, ...] | None = None
 
-    def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
-        """Begin a measurement with the recorder and the collectors of this plan."""
+    def begin(self, runtime: Runtime, options: MeasurementOptions, previous: Reading | None = None) -> Measurement:
+        """Begin a measurement with the recorder and the collectors of this plan (``previous``: see `Measurement`)."""
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
         if self.recorder is not None:
@@ -105,7 +106,7 @@ class MeasurementPlan:
         try:
             for collector in self.collectors:
                 collector.attach(measurement)
-            measurement.begin()
+            measurement.begin(previous)
         except BaseException:
             measurement.abandon()
             raise

@@ -55,6 +55,7 @@ class Device:
         segments: Number of segment allocations and frees at the last reading.
         listed, others: ID and memory usage of each other process at the last reading, and their total usage in bytes.
         counter_source: Source of PyTorch's counters if it is not PyTorch's own allocator, otherwise empty.
+        latest: Values of the latest reading of the driver, without ``busy``; None if it failed.
     """
 
     index: int
@@ -74,6 +75,7 @@ class Device:
     listed: tuple[tuple[int, int | None], ...] = ()
     others: int = 0
     counter_source: str = ""
+    latest: DriverValues | None = None
     name: str = field(init=False)
     _process: tuple[DeviceMemory | None, float, int | None] = (None, 0.0, None)  # with the memory and time of the list
     _newest: tuple[Any, ...] = ()
@@ -192,6 +194,7 @@ class Device:
         NVML's process list, which takes the most time, is reused for up to 0.1 seconds while the memory usage of the
         device does not change, unless ``reuse_list`` is false.
         """
+        self.latest = None
         context = pytorch.has_context(torch, self.index)
         memory, process, others, highest, problem = None, None, None, None, ""
         listed: tuple[tuple[int, int | None], ...] = ()
@@ -215,7 +218,10 @@ class Device:
         if context and not capturing and memory is None and process is None:
             memory = pytorch.device_memory(torch, self.index)
         pending = pytorch.is_busy(torch, self.index) if busy and context and not capturing else None
-        values: DriverValues = _new_values((context, memory, process, others, listed, highest, problem, pending))
+        values: DriverValues = _new_values((context, memory, process, others, listed, highest, problem, None))
+        self.latest = values
+        if pending is not None:
+            values = _new_values((*values[:-1], pending))
         return values
 
     def _read_processes(self, nvml: Nvml, own_pid: int) -> int | None:

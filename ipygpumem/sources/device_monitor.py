@@ -20,6 +20,7 @@ from ipygpumem.sources.nvml import Nvml
 ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
+_LIFETIME = 0.02  # seconds
 
 
 class DeviceMonitor:
@@ -99,22 +100,34 @@ class DeviceMonitor:
         return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(
-        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator = allocator.statistics
+        self,
+        *,
+        available: bool = False,
+        busy: bool = True,
+        read_allocator: ReadAllocator = allocator.statistics,
+        previous: Reading | None = None,
     ) -> Reading:
         """Read all counters. No exception is raised: a value that cannot be read is None, and the reading states why.
 
         If ``available`` is true, the result includes the available host memory; if ``busy`` is true, it states whether
-        each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context.
+        each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context. If
+        ``previous`` is a reading that is at most 20 ms old, only the allocator counters are read, and other values are
+        read again only for a device on which PyTorch has allocated or freed a segment since.
         """
-        torch = self.find_devices()
+        now, torch = time.time(), self.find_devices()
+        if previous is not None and not (previous.devices and 0 <= now - previous.time <= _LIFETIME):
+            previous = None
         devices: dict[str, DeviceReading] = {}
         pinned = None
         if torch is not None:
-            capturing = pytorch.is_capturing(torch)
+            capturing = None if previous is not None else pytorch.is_capturing(torch)
             for device in self.selected_devices():
                 devices[device.name] = _read(torch, device, read_allocator, capturing=capturing, busy=busy)
-            pinned = allocator.pinned_memory(torch)
-        return Reading(time.time(), devices, host.read_host(pinned, available=available))
+            if previous is None:
+                pinned = allocator.pinned_memory(torch)
+        if previous is None:
+            return Reading(time.time(), devices, host.read_host(pinned, available=available))
+        return Reading(now, devices, previous.host)
 
 
 def _existing_device(text: str) -> str:
@@ -129,12 +142,18 @@ def _existing_device(text: str) -> str:
     return name
 
 
-def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool, busy: bool) -> DeviceReading:
+def _read(
+    torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool | None, busy: bool
+) -> DeviceReading:
+    """Read the counters of a device. If ``capturing`` is None, use the latest values of the driver."""
     try:
-        if not device.verified and not capturing and pytorch.has_context(torch, device.index):
-            statistics, _ = _read_statistics(device, allocator.statistics)
-            device.verify(torch, None if statistics is None else statistics.now.reserved)
-        driver = device.read_driver(torch, capturing=capturing, busy=busy)
+        driver = device.latest if capturing is None else None
+        if driver is None or not driver.context:
+            capturing = pytorch.is_capturing(torch) if capturing is None else capturing
+            if not device.verified and not capturing and pytorch.has_context(torch, device.index):
+                statistics, _ = _read_statistics(device, allocator.statistics)
+                device.verify(torch, None if statistics is None else statistics.now.reserved)
+            driver = device.read_driver(torch, capturing=capturing, busy=busy)
         read_first = read_allocator if driver.context else allocator.statistics
         statistics, reason = _read_statistics(device, read_first)
         # driver and allocator values match only if no segment changed in between; otherwise read again
@@ -143,6 +162,7 @@ def _read(torch: Any, device: Device, read_allocator: ReadAllocator, *, capturin
             if segments == device.segments:
                 break
             device.segments = segments
+            capturing = pytorch.is_capturing(torch) if capturing is None else capturing
             driver = device.read_driver(torch, capturing=capturing, busy=busy, reuse_list=False)
             statistics, reason = _read_statistics(device, allocator.statistics)
         return device.reading(driver, statistics, reason)

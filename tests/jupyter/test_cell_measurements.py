@@ -14,6 +14,7 @@ import pytest
 from IPython.core.error import UsageError
 
 import ipygpumem
+from ipygpumem.sources import device_monitor
 
 LARGE = "b'x' * (128 << 20)"
 
@@ -395,3 +396,31 @@ def test_empty_cell_makes_few_calls(gpu_notebook):
     finally:
         sys.setprofile(None)
     assert len(names) <= 125, " ".join(names)
+
+
+def _queries(notebook, gpu, *cells):
+    """Run cells and return the number of queries of the device's memory for each of them."""
+    counts = []
+    for cell in cells:
+        before = gpu.nvml.calls["nvmlDeviceGetMemoryInfo_v2"]
+        notebook.run(cell)
+        counts.append(gpu.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] - before)
+    return counts
+
+
+def test_next_cell_uses_the_second_reading_of_a_cell(gpu_notebook, fake_gpu, monkeypatch):
+    monkeypatch.setattr(device_monitor, "_LIFETIME", 60.0)
+    gpu_notebook.run("0")
+    assert _queries(gpu_notebook, fake_gpu, "1", "2", "%%gpumem\n3", "4", "%gpumem fit --help", "5") == [
+        1,
+        1,
+        2,
+        2,
+        1,
+        1,
+    ]
+    gpu_notebook.run("%config GPUMem.host_peak = 'reset'")
+    assert _queries(gpu_notebook, fake_gpu, "1", "2") == [2, 2]
+    gpu_notebook.run("%config GPUMem.host_peak = 'bound'")
+    monkeypatch.setattr(device_monitor, "_LIFETIME", 0.0)
+    assert _queries(gpu_notebook, fake_gpu, "1", "2") == [2, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,45 @@ def test_readings_share_equal_values(fake_gpu):
         fake_gpu.nvml.devices[0].others = others
         before = read(busy=busy)
     assert read(busy=True).listed is before.listed
+
+
+def test_recent_values_are_used_again(fake_gpu):
+    fake_gpu.alloc(3 * MIB)
+    monitor = DeviceMonitor()
+    monitor.read()
+    calls = dict(fake_gpu.nvml.calls)
+    previous = monitor.read()
+    used = fake_gpu.nvml.calls["nvmlDeviceGetMemoryInfo_v2"] - calls["nvmlDeviceGetMemoryInfo_v2"]
+    assert used == 1
+    calls = dict(fake_gpu.nvml.calls)
+    fake_gpu.alloc(2 * MIB)  # in the segment that exists
+    reading = monitor.read(busy=False, previous=previous)
+    assert dict(fake_gpu.nvml.calls) == calls
+    before, now = previous.devices["cuda:0"], reading.devices["cuda:0"]
+    assert (now.allocated - before.allocated, now.process, now.used) == (2 * MIB, before.process, before.used)
+    assert (before.busy, now.busy) == (False, None)
+    assert reading.host is previous.host
+    assert reading.time > previous.time
+
+
+@pytest.mark.parametrize("change", ["segment", "time", "clock", "no device"])
+def test_values_that_may_have_changed_are_read_again(fake_gpu, change):
+    fake_gpu.alloc(3 * MIB)
+    monitor = DeviceMonitor()
+    previous = monitor.read()
+    before = previous.devices["cuda:0"]
+    fake_gpu.outside(8 * MIB)
+    if change == "segment":
+        fake_gpu.alloc(64 * MIB)
+    elif change == "time":
+        previous = replace(previous, time=previous.time - 0.03)
+    elif change == "clock":
+        previous = replace(previous, time=previous.time + 60)
+    else:
+        previous = replace(previous, devices={})
+    now = monitor.read(previous=previous).devices["cuda:0"]
+    assert now.outside - before.outside == 8 * MIB
+    assert now.busy is False or change == "segment"
 
 
 @pytest.mark.parametrize("name", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
