@@ -35,10 +35,11 @@ def _requests(monkeypatch):
         ("variable_lengths_oom", "", True, (3100, 3330)),
         ("variable_lengths_oom", _ROUNDED, True, (3200, 3330)),
         ("variable_lengths_oom", "max_split_size_mb:64", True, (3150, 3200)),
-        ("variable_lengths_oom", "garbage_collection_threshold:0.6", True, (3400, 3700, 5000)),
+        ("variable_lengths_oom", "garbage_collection_threshold:0.6", True, (3400, 4300, 5300)),
         ("variable_lengths_oom", "expandable_segments:True", False, (3001, 3019)),
         ("variable_lengths_oom", "expandable_segments:True,max_split_size_mb:48", True, (3050, 3100)),
-        ("collection", "garbage_collection_threshold:0.9", True, (1146, 1174, 1300)),
+        ("collection", "garbage_collection_threshold:0.5", True, (1146, 1150, 1175)),
+        ("gpt_small", "", True, (500, 900, 925)),
         ("oom_fragmented", "", True, (100, 1716, 1741)),
     ],
 )
