@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import many, size
+from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.model.segment_history import AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import Ints
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -82,7 +83,8 @@ def fragmentation(
         _recorded_free_blocks(snapshot, state) if exact else _derived_free_blocks(settings, state, replayed=replayed)
     )
     is_used = np.isin(owner, find_range(state.segments, state.blocks["address"]))
-    private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
+    pools = distinct(state.segments["pool"][owner]).tolist()
+    private_pools = [number for number in pools if number >= 0 and snapshot.pools[number] != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
     return Fragmentation(
         device=state.device,

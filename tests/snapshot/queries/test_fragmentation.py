@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ipygpumem.core.errors import SnapshotError
@@ -92,3 +94,13 @@ def test_ooms_are_limited_to_the_last_hundred():
     snapshot = Snapshot.load({"device_traces": [trace]})
     assert [oom.asked for oom in snapshot.ooms()] == list(range(201, 301))
     assert len(snapshot.ooms(last=None)) == 300
+
+
+def test_many_private_pools_and_devices():
+    """An analysis considers only the pools of its device."""
+    oom = {"action": "oom", "addr": 0, "size": 1 << 30, "stream": 0, "time_us": 2}
+    pools = [{"device": 0, "address": n << 12, "total_size": 512, "segment_pool_id": (n, n)} for n in range(20_000)]
+    snapshot = Snapshot.load({"segments": pools, "device_traces": [[dict(oom) for _ in range(30)] for _ in range(60)]})
+    start = time.process_time()
+    assert sum(len(snapshot.ooms(device)) for device in range(1, 60)) == 30 * 59
+    assert time.process_time() - start < 2.5

@@ -239,3 +239,24 @@ test("addresses with the same hash are found quickly", () => {
   };
   for (const [name, run] of Object.entries(runs)) assert(measured(run) < slow / 3, name);
 });
+
+test("the cells in a stack are searched once, not for each allocation", () => {
+  const count = 3000;
+  const cells = Array.from({ length: count }, (_, number) => ({
+    number,
+    filename: `c${number}`,
+    start_us: 5 + number,
+    end_us: 2 * count,
+  }));
+  const snapshot = deepStack(count, count, { cells });
+  snapshot.stacks.frames.forEach((frame, number) => {
+    frame.file = `c${number}`;
+  });
+  const running = counted(snapshot.cells, "running");
+  const { codes, describe } = snapshot.key(snapshot.devices[0], "cell");
+  assert.deepEqual(
+    [0, 1, count - 1].map((row) => describe(codes[row], [row]).label),
+    ["In[0]", "In[1]", `In[${count - 1}]`],
+  );
+  assert(running.length <= 2 * count);
+});

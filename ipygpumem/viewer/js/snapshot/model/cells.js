@@ -72,16 +72,21 @@ export class Cells {
     return numbers[spans.at(time)] ?? -1;
   }
 
+  /** The runs of the cells that some files belong to, by start. @param {string[]} files @returns {number[]} */
+  runsOf(files) {
+    const runs = files.map((file) => this.runs.get(file) ?? []).filter((numbers) => numbers.length);
+    return runs.length === 1 ? runs[0] : runs.flat().sort((a, b) => a - b);
+  }
+
   /**
    * The label of the cell of an event.
    * @param {number} time -1: unknown @param {string[]} files in its stack, the outermost first
+   * @param {number[]} [runs] result of `runsOf`, which saves time if the stack occurs repeatedly
    */
-  label(time, files) {
+  label(time, files, runs) {
     let run = -1;
-    for (const file of files) {
-      const runs = this.runs.get(file);
-      if (runs) run = Math.max(run, this.running(runs, time));
-    }
+    for (const numbers of runs ? [runs] : files.map((file) => this.runs.get(file) ?? []))
+      if (numbers.length) run = Math.max(run, this.running(numbers, time));
     if (run < 0) run = this.running(this.all, time);
     if (run >= 0) return cellLabel(this.cells[run]);
     for (const file of files) {

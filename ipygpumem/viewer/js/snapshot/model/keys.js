@@ -143,14 +143,15 @@ const GROUPINGS = {
   cell(snapshot, device) {
     const names = new Numbers();
     const { stack, length } = device.allocations;
-    /** @type {Map<number, string[]>} */
-    const files = new Map();
+    /** By stack: a stack may contain thousands of cells. @type {Map<number, {files: string[], runs: number[]}>} */
+    const cells = new Map();
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const filesOf = getOrCreate(files, stack[row], () =>
-        snapshot.stacks.files(stack[row]).filter((file) => snapshot.cells.labelOf(file)),
-      );
-      codes[row] = names.number(snapshot.cells.label(startTime(device, row), filesOf));
+      const { files, runs } = getOrCreate(cells, stack[row], () => {
+        const cellFiles = snapshot.stacks.files(stack[row]).filter((file) => snapshot.cells.labelOf(file));
+        return { files: cellFiles, runs: snapshot.cells.runsOf(cellFiles) };
+      });
+      codes[row] = names.number(snapshot.cells.label(startTime(device, row), files, runs));
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
