@@ -9,6 +9,8 @@ import gzip
 import lzma
 import pickle
 
+from snapshot.malicious_files import slow_integers, slow_lines
+
 HEAD = b"\x80\x04"
 FRAME = {"filename": "a.py", "line": 1, "name": "f"}
 
@@ -186,7 +188,27 @@ def streams(rng, size):
     return (packed + padding) * (size // len(packed + padding) + 1)
 
 
+def predictable_keys(rng, size):
+    """Return a snapshot with lines or addresses that make each access to a dict slow if they are its keys."""
+    bits = min((size // 20).bit_length(), 17)
+    if rng.random() < 0.5:
+        lines, slow = slow_lines(bits)
+        frames = [{"filename": "", "line": line, "name": ""} for line in [*lines, *[slow] * len(lines)]]
+        return snapshot([event(n, frames=frames[n::8]) for n in range(8)])
+    addresses, slow = slow_integers(bits)
+    places = [event(addr=address, action="segment_alloc") for address in addresses]
+    return snapshot([event(), *places, *(event(addr=slow, action="segment_free") for _ in addresses)])
+
+
+def sampled(rng, size):
+    """Return a snapshot with many cells or sampled curves."""
+    cells = [{"number": n, "start_us": n % 9, "end_us": 9} for n in range(size // 30)]
+    curves = {str(n): {"device": n % 128, "time_us": [n], "bytes": [n]} for n in range(rng.choice([9, size // 40]))}
+    return snapshot([event(n) for n in range(9)], ipygpumem={"cells": cells, "curves": curves})
+
+
 KINDS = [repeated_text, repeated_list, repeated_item, devices, nested, many_numbers, keys, streams]
+KINDS += [predictable_keys, sampled]
 
 
 def generate(rng, size):
