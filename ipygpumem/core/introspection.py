@@ -1,4 +1,4 @@
-"""Inspect objects and frames without side effects, control the garbage collector, and recognize IPython's variables.
+"""Inspect objects and frames without side effects, control Python's memory, and recognize IPython's variables.
 
 The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``), and keep no
 references to the inspected objects.
@@ -252,6 +252,14 @@ def collect_garbage(generation: int = 2) -> int:
     """
     with DeferredInterrupts():
         return gc.collect(generation)
+
+
+def release_free_memory() -> None:
+    """Return the unused memory of glibc's heap to the operating system. With other C libraries, do nothing."""
+    import ctypes  # on first use, because the shell commands need only few modules
+
+    if sys.platform.startswith("linux") and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 # the name depends on the version of Python

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ipygpumem.core.introspection import frame_label, is_library_file, user_frame
+import pytest
+
+from ipygpumem.core.introspection import frame_label, is_library_file, release_free_memory, user_frame
+from ipygpumem.sources.host import read_host
 
 
 def test_innermost_frame_of_user_code():
@@ -34,3 +37,15 @@ def test_packages_in_other_folders_are_libraries(tmp_path, monkeypatch):
     assert not is_library_file(str(working / "package" / "module.py"))
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(installed / "train.py"), raising=False)
     assert not is_library_file(str(installed / "package" / "step.py"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="requires glibc")
+def test_free_memory_of_the_heap_is_released():
+    size = 32 << 20
+    blocks = [bytearray(4_000) for _ in range(size // 4_000)]
+    last = bytearray(4_000)  # otherwise, the end of the heap is released immediately
+    in_use = read_host().rss
+    del blocks
+    release_free_memory()
+    assert in_use - read_host().rss > size // 2
+    del last

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.introspection import release_free_memory
 from ipygpumem.features.commands.command import Command, Notebook, Option, positive, result_options, show_result
 from ipygpumem.features.holders.model import Holders, StorageBaseline
 from ipygpumem.measurement.runtime import Runtime
@@ -58,6 +59,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
     from ipygpumem.features.holders.table import holders_tables
 
     result = _holders(notebook, arguments)
+    release_free_memory()  # the search allocates several MiB of temporary objects
     tables = holders_tables(result, limit=arguments.n, parts=arguments.parts)
     return show_result(notebook, arguments, result, lambda: notebook.show_tables(tables))
 
