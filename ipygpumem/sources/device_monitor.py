@@ -20,7 +20,7 @@ from ipygpumem.sources.nvml import Nvml
 ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorStatistics]
 
 _TRIES = 3
-_LIFETIME = 0.02  # seconds
+_LIFETIME = 0.05  # seconds
 
 
 class DeviceMonitor:
@@ -111,7 +111,7 @@ class DeviceMonitor:
 
         If ``available`` is true, the result includes the available host memory; if ``busy`` is true, it states whether
         each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context. If
-        ``previous`` is a reading that is at most 20 ms old, only the allocator counters are read, and other values are
+        ``previous`` is a reading that is at most 50 ms old, only the allocator counters are read, and other values are
         read again only for a device on which PyTorch has allocated or freed a segment since.
         """
         now, torch = time.time(), self.find_devices()

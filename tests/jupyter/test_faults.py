@@ -215,7 +215,7 @@ def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu, monkeypatch):
     fake_gpu.nvml.heal()
     gpu_notebook.run("1 + 1")
     fake_gpu.outside(256 * MIB)
-    time.sleep(0.03)  # the second reading of a cell is used again for 0.02 s
+    time.sleep(0.06)  # the second reading of a cell is used again for 0.05 s
     gpu_notebook.shell.user_ns["grab"] = lambda: fake_gpu.outside(256 * MIB)
     assert "outside PyTorch +256.0 MiB" in gpu_notebook.run("grab()").text
 

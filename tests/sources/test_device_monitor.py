@@ -85,7 +85,7 @@ def test_values_that_may_have_changed_are_read_again(fake_gpu, change):
     if change == "segment":
         fake_gpu.alloc(64 * MIB)
     elif change == "time":
-        previous = replace(previous, time=previous.time - 0.03)
+        previous = replace(previous, time=previous.time - 0.06)
     elif change == "clock":
         previous = replace(previous, time=previous.time + 60)
     else:
