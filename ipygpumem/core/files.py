@@ -166,7 +166,10 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_for_appending(path: Path) -> IO[bytes]:
-    """Open a regular file for unbuffered reading and appending. The file is created if it does not exist."""
+    """Open a regular file for unbuffered reading and appending. The file is created if it does not exist.
+
+    Raises `OSError` if the file cannot be opened, or could have been created by another user in a shared directory.
+    """
     file = open_regular_file(path, "a+b", _NO_FOLLOW, buffering=0)
     if _is_foreign(os.fstat(file.fileno()), path.parent):
         file.close()

@@ -28,11 +28,11 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 # Objects
 
 mro = type.__dict__["__mro__"].__get__
-"""Return the method resolution order of a class without calling a method of its metaclass."""
+"""Function that returns the method resolution order of a class without calling a method of its metaclass."""
 type_dict = type.__dict__["__dict__"].__get__
-"""Return the ``__dict__`` of a class without calling a method of its metaclass."""
+"""Function that returns the ``__dict__`` of a class without calling a method of its metaclass."""
 type_name = type.__dict__["__name__"].__get__
-"""Return the name of a class, even if its metaclass overrides ``__name__``."""
+"""Function that returns the name of a class, even if its metaclass overrides ``__name__``."""
 _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
 
 
@@ -164,8 +164,9 @@ def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
 def running_frames() -> list[tuple[str, FrameType]]:
     """Return a (thread name, frame) pair for each running function, innermost first within each thread.
 
-    Frames of this package are excluded here rather than by the caller. Otherwise, the list would contain the frame of
-    the caller, which refers to the list, and this reference cycle would keep inspected objects alive.
+    In each thread, the innermost frames that belong to this package are excluded. This is done here rather than by the
+    caller, because the list would otherwise contain the frame of the caller, which refers to the list, and this
+    reference cycle would keep inspected objects alive.
     """
     names = {_thread_dict(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
     innermost = sys._current_frames()  # noqa: SLF001 (there is no public API)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Relation = Literal["child", "own", "other", "unknown"]
-"""``child``: a descendant of this process; ``own``: owned by the same user; ``other``: owned by another user."""
+"""``child``: a descendant of this process; ``own``: another process of the same user; ``other``: a process of another
+user; ``unknown``: a process about which no details can be read."""
 
 Event = Literal["", "began", "came", "left", "ended"]
 """``began``, ``ended``: the process started or ended; ``came``, ``left``: it started or stopped using the device."""

@@ -40,11 +40,17 @@ def make_plan(
 ) -> MeasurementPlan:
     """Create the plan of a measurement.
 
-    ``lines`` contains functions to list line by line in addition to the measured code; None omits the listings.
-    ``all_functions`` is whether to list all functions of the notebook that the measured code called. ``peak_lines`` is
-    whether to report memory at the peak by line of code if the recording is saved. ``every_cell`` is whether the plan
-    is based on settings, which apply to every cell, rather than on options: other processes are then reported only if
-    their memory usage changed, and limits alone do not start a recording.
+    ``lines``: Functions to list line by line in addition to the measured code; None omits the listings.
+    ``all_functions``: Whether to list all functions of the notebook that the measured code called.
+    ``peak_lines``: Whether to report memory at the peak by line of code if the recording is saved.
+    ``modules``: Recorder of module calls; None omits the memory usage by module.
+    ``outside``: Whether to list the memory outside PyTorch by library.
+    ``every_cell``: Whether the plan is based on settings, which apply to every cell, rather than on options. Other
+    processes are then reported only if their memory usage changed, and limits alone do not start a recording.
+    ``path``: File to which the recording is saved; None if it is not saved.
+    ``history``: Options of the recording.
+    ``devices``: Names of the devices to report; None for all devices in use.
+    ``extra``: Additional collectors.
 
     Raises:
         RecordingError: Lines, modules or a snapshot are requested, but allocation history cannot be recorded.

@@ -73,7 +73,14 @@ THREAD_FILE = "threading.py"  # suffix of the outermost file name in the stacks 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecording:
-    """The recorded events of one device during a measurement, and the measured code."""
+    """The recorded events of one device during a measurement, and the measured code.
+
+    Attributes:
+        report: Report of the device.
+        snapshot, timeline: Recording, and its events of this device.
+        recorder: Recorder that made the recording.
+        code: Measured code.
+    """
 
     report: DeviceReport
     snapshot: Snapshot

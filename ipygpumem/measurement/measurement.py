@@ -104,6 +104,7 @@ class Measurement:
     """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
     Attributes:
+        devices, recorder, path: As in `MeasurementPlan`.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
         after: Second reading; None until `end` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.

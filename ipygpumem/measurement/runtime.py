@@ -30,6 +30,7 @@ class Runtime:
     """Process-wide state, created on the first call to `current`.
 
     Attributes:
+        monitor, peaks, sampler: Objects that read the devices, track peaks, and sample device memory usage.
         open_intervals: Intervals of the open measurements in all threads.
         active_recording: Recording of allocation history that this package has started, if any.
         forked: Whether this process was forked after the runtime was created and therefore cannot use CUDA and NVML.

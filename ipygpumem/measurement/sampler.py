@@ -106,6 +106,7 @@ class SampleWindow:
     """Samples of one measurement, for all devices that NVML can read.
 
     Attributes:
+        devices: Devices that NVML can read, by index.
         tracks: Samples of the devices that were sampled, by index, with times in seconds since the start of the
             measurement. The sampler's thread can add a device at any time.
         start: Start of the measurement according to `time.perf_counter`.

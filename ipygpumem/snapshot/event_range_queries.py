@@ -17,7 +17,11 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 
 class EventRangeQueries(SnapshotData):
-    """Base class of `Snapshot` with queries about the events in a range."""
+    """Base class of `Snapshot` with queries about the events in a range.
+
+    Queries with the arguments ``first`` and ``last`` raise `OptionError` if the device has no such event, or if the
+    range ends before it starts.
+    """
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations made after event ``first`` that are alive after event ``last`` (default: the last)."""
@@ -59,7 +63,7 @@ class EventRangeQueries(SnapshotData):
         return event_statistics.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
-        """Return the memory growth in each repetition of an annotated region.
+        """Return the memory growth in each repetition of an annotated region; empty without timestamps.
 
         Raises:
             OptionError: The device has no region with this name.

@@ -99,12 +99,12 @@ class Snapshot(EventRangeQueries):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of segments after each event or at a given time; None if the file has no segments."""
+        """Return the total size of segments in bytes, as `allocated`; None if the file does not contain segments."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> RequestedBytesPeak:
-        """Return the maximum of the requested bytes together with the allocations that are alive at the peak."""
+        """Return the maximum of the requested bytes and the allocations that are alive at this peak."""
         live = self.live(device=device)
         trace, requested = live.timeline.trace, live.timeline.requested.peak()[1]
         return RequestedBytesPeak(trace.device, requested, live.event, trace.time_of(live.event), live)

@@ -184,7 +184,13 @@ _new_block: Any = functools.partial(tuple.__new__, AllocatedBlock)
 
 
 class AllocatedBlocks:
-    """Allocated blocks of all devices at one point in time, and the address ranges of all segments."""
+    """Allocated blocks of all devices at one point in time, and the address ranges of all segments.
+
+    Attributes:
+        blocks: The blocks, ordered by device and address.
+        positions: Pairs (device, address) of the blocks, in the same order.
+        by_position: The blocks by pair (device, address).
+    """
 
     def __init__(self, blocks: list[AllocatedBlock], segment_ranges: list[tuple[str, int, int]]) -> None:
         self.blocks = sorted(blocks)

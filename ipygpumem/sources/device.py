@@ -26,7 +26,7 @@ _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other l
 
 
 class DriverValues(NamedTuple):
-    """Values of a `DeviceReading` that the driver returns."""
+    """Values of a `DeviceReading` that the driver returns. ``problem`` is the message of a failed query, or empty."""
 
     context: bool
     memory: DeviceMemory | None
@@ -46,12 +46,15 @@ class Device:
     """CUDA device visible to this process.
 
     Attributes:
+        index, name: Index of the device, and its name, such as ``cuda:0``.
         label, total: Product name, and total memory in bytes.
+        uuid: UUID of the device; None if PyTorch does not return it.
         threads: Number of threads that the device can run at the same time; None if unknown.
         nvml, handle: Interface to NVML, and NVML's handle of the device; None if NVML cannot query this device.
         own_pid: ID of this process in NVML's process list; None if unknown.
         mode, reason: How memory usage is attributed, and why (``mode`` and ``why`` of `DeviceReading`).
         graphics, accounting: Whether graphics processes use the device, and whether accounting mode is enabled.
+        verified: Whether `verify` has been called.
         segments: Number of segment allocations and frees at the last reading.
         listed, others: ID and memory usage of each other process at the last reading, and their total usage in bytes.
         counter_source: Source of PyTorch's counters if it is not PyTorch's own allocator, otherwise empty.
@@ -225,7 +228,7 @@ class Device:
         return values
 
     def _read_processes(self, nvml: Nvml, own_pid: int) -> int | None:
-        """Update ``listed`` and ``others``. Return the memory usage of this process; None if it is unknown."""
+        """Update ``listed`` and ``others``. Return the memory usage of this process in bytes; None if unknown."""
         entries = nvml.processes(self.handle, graphics=self.graphics)
         process = entries.pop(own_pid, None) or None  # missing and 0 both mean unknown
         listed = tuple(entries.items())

@@ -64,7 +64,10 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """Return the current and peak resident memory from a single read, which is three times as fast as psutil."""
+    """Return the current and peak resident memory in bytes, or None if they cannot be read.
+
+    A single read is three times as fast as psutil.
+    """
     try:
         match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
@@ -87,7 +90,10 @@ def _portable_memory() -> tuple[int, int | None]:
 
 
 def reset_peak() -> bool:
-    """Reset the peak resident memory of this process, and with it ``ru_maxrss``. Return False except on Linux."""
+    """Reset the peak resident memory of this process, and with it ``ru_maxrss``.
+
+    Return whether this succeeded. It is possible only on Linux.
+    """
     with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as clear_refs:
         clear_refs.write(b"5")
         return True

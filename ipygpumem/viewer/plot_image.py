@@ -228,7 +228,10 @@ class PngImage:
 
 
 def render(height: int, draw: Callable[[PlotLayout], None], text: str, scales: Sequence[float] = SCALES) -> PngImage:
-    """Draw an image at the first of ``scales`` at which its PNG file has at most `MAX_BYTES` bytes, or at the last."""
+    """Draw an image at the first of ``scales`` at which its PNG file has at most `MAX_BYTES` bytes, or at the last.
+
+    ``height`` is in CSS pixels. Raises `OptionError` if matplotlib is not installed.
+    """
     import_library("matplotlib", "images")
     with style():
         for scale in scales:

@@ -153,6 +153,7 @@ class LineColors:
         single: uint8, pixel value of each allocation where it is drawn individually (see `stacked_pixels`).
         band: uint8, pixel value of each allocation in a band of small allocations from one line.
         palette: uint8 array of shape (256, 4), RGBA color of each pixel value.
+        legend: Lines of code in the order of the legend, largest first.
     """
 
     single: NDArray[np.uint8]

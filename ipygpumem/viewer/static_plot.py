@@ -199,7 +199,7 @@ class _SnapshotPlot:
 
 
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
-    """Return the sampled curves of a device."""
+    """Return the sampled curves of a device; an empty list if its events have no timestamps."""
     curves = []
     for name, curve in snapshot.own.curves.items() if timeline.trace.has_times else ():
         if curve["device"] == timeline.device and curve["time_us"]:

@@ -175,7 +175,7 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
     """Write a temporary page, which another process deletes later, and open it in a browser.
 
-    Return the path of the page, and whether a browser was found.
+    Return the path of the page, and whether a browser was found. Raises `OptionError` if the page cannot be written.
     """
     _delete_old_pages()
     try:

@@ -31,10 +31,14 @@ class Option:
     Attributes:
         flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
+        help: Description in the help.
+        choices: Accepted values; empty if all are accepted.
+        default: Value if the option is omitted.
         accepts_many: Whether the option can be repeated or the argument accepts several values.
         is_path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts a string to the value; it raises `OptionError` for invalid strings. For an option
             that can be repeated, the function returns a list, and the lists are concatenated.
+        value_count: Number of values that follow the flag.
         only_interface: The only interface (``magic`` or ``shell``) that supports the option; None if both do.
         usage: Text for a positional argument in the usage line; if it is empty, the ``metavar`` is shown.
     """
@@ -62,6 +66,9 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
+        name: Name of the command.
+        help: Description in the help.
+        options: Options and positional arguments.
         magic: Function that runs the command in a notebook and returns the magic's value; None if it is shell-only.
         shell: Function that runs the command in a shell and returns the exit status; None if it is notebook-only.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
@@ -95,7 +102,7 @@ DEVICE = Option(
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
-    """Return the options of a magic that shows a result, to which the help refers as ``noun``."""
+    """Return the options of a magic that shows a result. ``noun`` is the name of the result in the help text."""
     return (
         DEVICE,
         Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),
@@ -116,7 +123,7 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a command that shows the result of ``read(devices)``, to which the help refers as ``noun``."""
+    """Return a command that shows the result of ``read(devices)``. ``noun`` is the same as in `result_options`."""
 
     def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)
@@ -233,7 +240,10 @@ def _argparse_type(convert: Any) -> Any:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line into arguments as a shell does. On Windows, backslashes are not escape characters."""
+    """Split a line into arguments as a shell does. On Windows, backslashes are not escape characters.
+
+    Raises `OptionError` if a quotation mark is missing.
+    """
     try:
         if os.name == "nt":
             return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]
@@ -243,14 +253,14 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Convert text to a positive integer."""
+    """Convert text to a positive integer. Raises `OptionError` if it is not a positive integer."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
         raise OptionError(f"the value must be a positive integer, got {text!r}")
     return int(text[:9])
 
 
 def byte_count(text: str) -> int:
-    """Convert a size such as ``64MiB`` to a number of bytes, which must be at least 1."""
+    """Convert a size such as ``64MiB`` to a number of bytes. Raises `OptionError` if it is invalid or less than 1."""
     nbytes = parse_size(text)
     if nbytes < 1:
         raise OptionError(f"the size must be at least 1 byte, got {text!r}")

@@ -34,6 +34,7 @@ class Explanation(Serializable):
 
     Attributes:
         devices: One `DeviceExplanation` for each device that this process uses or, without a GPU, of host memory.
+        note: Sentence about missing devices; empty if there is none.
     """
 
     devices: tuple[DeviceExplanation, ...]

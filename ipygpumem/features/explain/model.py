@@ -145,7 +145,10 @@ class CachedMemory:
         releasable: Memory that ``torch.cuda.empty_cache()`` would release.
         fragmented: Free memory in fragmented segments, which cannot be released because they contain blocks in use.
         private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
-        used: Total size of the blocks in use in fragmented segments.
+        segments: Number of fragmented segments.
+        free_blocks: Number of free blocks in fragmented segments.
+        used_blocks, used: Number and total size of the blocks in use in fragmented segments.
+        pools: Number of private pools.
         expandable: Whether there are expandable segments, which are released in whole pages.
     """
 

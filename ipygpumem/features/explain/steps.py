@@ -215,7 +215,7 @@ def _cache_steps(cached: int, cache: CachedMemory) -> list[ExplanationStep]:
         todo = f"free the tensors in these segments (%gpumem who lists them){setting}"
         steps.append(ExplanationStep("cached, cannot be released", "cache", cache.fragmented, accuracy, todo, note))
     if cache.private:
-        note = f"{many(cache.pools, 'pool')}, reused by the next replay of a CUDA graph"
+        note = f"{many(cache.pools, 'pool')}, reserved for the CUDA graphs or the MemPool that use them"
         todo = "delete the CUDA graphs or the MemPool, then call torch.cuda.empty_cache()"
         steps.append(ExplanationStep("cached in private pools", "cache", cache.private, list_accuracy, todo, note))
     if cached != cache.total:

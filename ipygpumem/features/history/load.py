@@ -48,7 +48,8 @@ class SessionRows:
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
     """Yield the reports in a log or JSON file.
 
-    Messages about invalid reports are appended to ``faults``. If ``faults`` is None, they are raised as `ReportError`.
+    Messages about invalid reports are appended to ``faults``. If ``faults`` is None, the first invalid report raises a
+    `ReportError`.
     """
     check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
@@ -139,7 +140,11 @@ def starts_with_report(path: Path) -> bool:
 
 
 def read_rows(path: str | os.PathLike[str]) -> SessionRows:
-    """Read a log or an executed notebook. Invalid parts are skipped and listed in `SessionRows.faults`."""
+    """Read a log or an executed notebook. Invalid parts are skipped and listed in `SessionRows.faults`.
+
+    Raises:
+        ReportError: The file cannot be read, or contains only invalid reports.
+    """
     if _is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
@@ -158,7 +163,11 @@ def _is_notebook(path: str | os.PathLike[str]) -> bool:
 
 
 def read_notebook(path: str | os.PathLike[str]) -> SessionRows:
-    """Read the measurements from the output metadata of an executed notebook."""
+    """Read the measurements from the output metadata of an executed notebook.
+
+    Raises:
+        ReportError: The file cannot be read or is not a notebook in nbformat 4.
+    """
     faults: list[str] = []
     name = printable(os.fsdecode(path))
     with open_file(path) as file:

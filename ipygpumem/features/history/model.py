@@ -49,7 +49,9 @@ class ReportRow:
         outside_trust: ``exact``, ``device`` (may include other processes) or ``unknown``.
         cache: Cached memory at the end, including pending blocks.
         others_level: Memory of other processes at the end, including unattributed memory.
+        outside_level: Memory outside PyTorch at the end.
         capacity: Memory of the device that is available to programs.
+        host_held, host_peak, host_peak_trust: ``held``, ``peak`` and ``peak_trust`` of the process's resident memory.
     """
 
     cell: int | None = None

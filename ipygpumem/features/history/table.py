@@ -63,7 +63,10 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a table with one row per measurement and device. Unchanged rows are shown only if sorted by ``time``."""
+    """Return a list of one table, with one row per measurement and device.
+
+    Rows without a change in memory usage are shown only if the table is sorted by ``time``.
+    """
     listed_rows = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -103,7 +106,7 @@ def _is_unchanged(row: ReportRow | None) -> bool:
 def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: int) -> list[str]:
     notes = []
     if omitted:
-        notes.append(f"not shown: {many(omitted, 'unchanged row')} (--by time shows all rows)")
+        notes.append(f"not shown: {many(omitted, 'row')} without a memory change (--by time shows all rows)")
     if any(row.device == HOST for row in rows):
         notes.append(HOST_NOTE)
     pages = max(-(-len(rows) // page.size), 1)
@@ -137,7 +140,7 @@ def row_outcome(row: ReportRow) -> str:
 def comparison_tables(
     pairs: Sequence[RowPair], by: str, names: tuple[str, str], skipped: tuple[int, int] = (0, 0)
 ) -> list[Table]:
-    """Return a table of the second run with the changes from the first run.
+    """Return a list of one table, which contains the second run with the changes from the first run.
 
     Args:
         pairs: Rows of both runs.

@@ -34,7 +34,7 @@ class Storage:
     """A tensor storage and the names by which it can be accessed.
 
     Attributes:
-        amount: Size in bytes, as rounded by the allocator.
+        device, amount: Name of the device, and size in bytes, as rounded by the allocator.
         kind: Use of the storage by a module or an optimizer. Other storages are ``activation`` if they belong to an
             autograd graph, and ``plain`` otherwise.
         name: Preferred name, such as ``model.layers[3].weight``.
@@ -82,8 +82,8 @@ class Holder:
     Attributes:
         name: Name of the holder, such as ``model`` or ``Out[3]``.
         place: Place where the name is defined.
-        amount: Total size of the storages in bytes, as rounded by the allocator.
-        count: Number of storages.
+        device, amount: Name of the device, and total size of the storages in bytes, as rounded by the allocator.
+        count: Number of storages, which is displayed as the number of tensors.
         kinds: Total size in bytes of each kind of storage, largest first.
         parts: The storages, largest first.
         note: Reason why the memory is in use; empty if there is no obvious reason.
@@ -123,7 +123,7 @@ class DeviceTotal:
     """Total allocated memory on one device, in bytes.
 
     Attributes:
-        held: Total size of the storages of all holders.
+        device, held: Name of the device, and total size of the storages of all holders.
         rest: Memory for which no Python object was found.
         allocated: Value of ``torch.cuda.memory_allocated()``, which is the sum of ``held`` and ``rest``; None for host
             memory, or if the value cannot be read.
@@ -187,7 +187,7 @@ class Holders(Serializable):
         notes: Limitations of the result, such as memory that is not counted.
         complete: Whether the search ended without reaching a limit.
         objects: Number of Python objects examined.
-        seconds: Duration of the search.
+        seconds: Duration of the search in seconds.
         since: Description of the baseline if only new storages are listed; otherwise empty.
     """
 

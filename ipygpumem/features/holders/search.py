@@ -41,7 +41,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search (see `Holders`). ``unsearched``: Locations of storages without a search; None if unknown."""
+    """Result of a search, as in `Holders`. ``unsearched``: Locations of storages not searched for; None if unknown."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -163,12 +163,12 @@ class _HolderSearch:
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
         other_targets = SearchTargets(self.types, self._is_wanted, self.limit)
-        known = {location.storage for location in self.targets.references}
+        referenced_storages = {location.storage for location in self.targets.references}
         by_role: dict[str, list[Any]] = {}
         known_ids = self.heap.seen_ids.union(() if (elements := self.targets.elements) is None else elements.containers)
         for obj in gc.get_referrers(*self.types.classes()):
             role = None if id(obj) in known_ids else self.types.role(type(obj))
-            if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in known):
+            if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in referenced_storages):
                 by_role.setdefault(str(role), []).append(obj)
         other_targets.add(by_role)
         named = {storage.location for storage in result.storages}

@@ -40,7 +40,7 @@ _MAX_INITIALLY_FROZEN = 1000
 _dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
 
 array_base: Any = vars(np.ndarray)["base"].__get__
-"""Return the object whose memory a NumPy array uses, or None if the array owns its memory."""
+"""Function that returns the object whose memory a NumPy array uses, or None if the array owns its memory."""
 
 
 class SearchLimit:

@@ -192,7 +192,7 @@ class _LineEvents:
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed_lines: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the memory usage of each line, and that of all stacks without ``listed_lines``, or None."""
+        """Return the memory usage of each line, and that of all events without a listed line (None without any)."""
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

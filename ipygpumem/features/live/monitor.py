@@ -252,7 +252,7 @@ class UsageHistory:
 
 
 def usage_update(reading: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
-    """Return a reading and the cells that ended after the Unix time ``since`` as JSON data."""
+    """Return a reading and the cells that ended after the Unix time ``since`` as JSON data, as `UsageHistory.data`."""
     return {
         "time": round(reading.time, 3),
         "devices": {name: _values(device) for name, device in reading.devices.items()},

@@ -106,6 +106,7 @@ class ModuleTree(Serializable):
         rounding: Memory added by rounding sizes up, at the peak (None if unknown) and at the end.
         pending: Size of freed blocks that another stream still uses, as a negative number, at the peak and at the end.
         allocated: The allocator's counter of allocated memory, at the peak and at the end.
+        notes: Sentences about the values.
     """
 
     device: str

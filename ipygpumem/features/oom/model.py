@@ -20,6 +20,7 @@ class FreeBlockSummary:
     """Summary of the free blocks in PyTorch's segments on one device. Sizes are in bytes.
 
     Attributes:
+        largest, count: Size of the largest free block, and number of free blocks.
         partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
         expandable: Whether segments are expandable, which prevents most fragmentation.
     """

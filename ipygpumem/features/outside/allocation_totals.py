@@ -66,6 +66,8 @@ class AllocationTotals:
     Attributes:
         change: Allocated memory minus freed memory.
         peak: Maximum of ``change`` during the interval.
+        allocated, freed: Total size of the allocations and of the frees.
+        allocations: Number of allocations.
     """
 
     change: int = 0
@@ -96,7 +98,7 @@ class RecordingInterval:
     """Totals of the allocations during one measurement.
 
     Attributes:
-        start: Timestamp of the start of the interval, as in CUPTI's records.
+        start: Timestamp of the start of the interval in nanoseconds, as in CUPTI's records.
         owners: Totals by owner.
         devices: Totals of the memory outside PyTorch by device index.
         seconds: Time in seconds for which the recording was paused.

@@ -163,7 +163,11 @@ class CuptiRecorder:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """Open a recording interval. This method must be called between `acquire` and `release`."""
+        """Open a recording interval. This method must be called between `acquire` and `release`.
+
+        Raises:
+            CuptiError: CUPTI's records cannot be read.
+        """
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -194,7 +198,11 @@ class CuptiRecorder:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[AllocationOwner, int]] | None:
-        """Return the start time of recording and the live bytes by owner. Return None if recording is not active."""
+        """Return the Unix time at which recording started and the live bytes by owner; None if it is not active.
+
+        Raises:
+            CuptiError: CUPTI's records cannot be read.
+        """
         with self._lock:
             if not self._recording:
                 return None

@@ -98,6 +98,7 @@ class LibraryMemory:
         memory: Kind of the memory.
         change: ``allocated`` minus ``freed``.
         peak: Maximum of ``change`` during the measurement.
+        allocated, allocations: Total size and number of the allocations.
         freed: Total size of frees, including frees of memory that was allocated before the measurement.
         pooled: Whether the memory belongs to a CUDA memory pool (cudaMallocAsync), which may retain freed memory.
     """
@@ -123,6 +124,7 @@ class PoolMemory:
         used: Change in used memory.
         now: Reserved memory at the end, or used memory if ``change`` is None.
         peak: Peak minus the initial value; None unless a new peak was reached during the measurement.
+        grade: Accuracy of the values.
     """
 
     name: str
@@ -138,11 +140,14 @@ class OutsideMemory(Serializable):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
+        device: Name of the device.
         libraries: Memory by library in descending order of the absolute change.
+        pools: Changes in the counters of memory pools.
         peak: Peak device memory of all libraries together, relative to the start; None if there are no records.
         idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
         rest: Change that is not attributed to a library; None if unknown.
-        seconds: Duration for which recording was paused because torch.profiler was using CUPTI.
+        seconds: Duration in seconds for which recording was paused because torch.profiler was using CUPTI.
+        grade: Accuracy of the values by library.
     """
 
     device: str

@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 
 class UnmatchedEvent(NamedTuple):
-    """An allocation or free of memory that belongs to no known tensor. ``size`` is negative for a free."""
+    """An allocation or free of memory that belongs to no known tensor.
+
+    ``time`` is in nanoseconds since the Unix epoch. ``size`` is in bytes, and negative for a free.
+    """
 
     time: int
     device: str
@@ -32,6 +35,7 @@ class DataFlowNode:
         backward: Whether the operator belongs to a backward pass.
         inputs: Tensors that are read or freed, with their versions before the operator runs.
         outputs: Tensors that are allocated or written to, with their versions after the operator has run.
+        allocated, freed: Tensors that are allocated, and tensors that are freed.
         written: Tensors that are only written to, not allocated or freed, with their versions before the operator runs.
     """
 
@@ -46,18 +50,21 @@ class DataFlowNode:
 
 @dataclass(slots=True)
 class DataFlow:
-    """The operators and memory events of a profile.
+    """The operators and memory events of a profile. Times are in nanoseconds since the Unix epoch.
 
     Attributes:
         identities: ID that PyTorch's profiler assigned to each tensor. A later tensor may have the same ID.
         sizes: Size of each tensor in bytes; None if unknown.
+        devices: Name of the device of each tensor.
         nodes: Operators in chronological order.
-        allocation_times: Timestamp of each profiled allocation, by tensor.
-        free_times: Timestamp of each profiled free, by tensor.
+        allocation_times: Time of each profiled allocation, by tensor.
+        free_times: Time of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.
+        parameters: Tensors known to be parameters.
+        states: Tensors known to be optimizer state.
         unmatched: Allocations and frees that belong to no known tensor.
         counters: Tuples ``(time, allocated, reserved)`` of the allocator's counters in bytes, by device name.
-        span: First and last timestamps of the profile.
+        span: Times of the beginning and the end of the profile.
     """
 
     identities: list[int] = field(default_factory=list)

@@ -22,6 +22,7 @@ class CategoryTimeline:
     """The memory usage of one device by category over time.
 
     Attributes:
+        device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         base: Initial size of each category in bytes, excluding memory that no profiled operator used.
         time: Timestamp of each change in nanoseconds since the Unix epoch.
         source: Index of the category that shrinks with each change; -1 for allocations.

@@ -23,7 +23,14 @@ State = Literal["done", "running", "late", "died", "missing", "absent"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device of a rank or an engine. Unlike ``name``, ``uuid`` is the same in all processes on the host."""
+    """A device of a rank or an engine.
+
+    Attributes:
+        name: Name in PyTorch, such as ``cuda:0``.
+        uuid: UUID, which is the same in all processes on the host; None if it is unknown.
+        label: Product name.
+        total: Total memory in bytes; None if it is unknown.
+    """
 
     name: str
     uuid: str | None
@@ -36,6 +43,10 @@ class RankInfo(Serializable):
     """Identity of the process that wrote a report. Unknown values are None.
 
     Attributes:
+        rank, world: Rank and world size.
+        host, pid: Name of the host, and process ID.
+        version: Version of ipygpumem.
+        devices: Devices of the process.
         clock: Offset of the shared file system's clock from the host's clock, in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches.
@@ -62,7 +73,9 @@ class RankPeak:
     """Peak and memory usage over time of one device in a snapshot, with a limited number of lines and intervals.
 
     Attributes:
+        device: Device index.
         requested: Requested memory at the peak, in bytes.
+        events: Number of recorded events.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         lines: Lines of code that allocated most of the memory in use at the peak, largest first.
         rest: Total size of the allocations by all other lines.
@@ -87,7 +100,11 @@ class RankResult(Serializable):
 
     Attributes:
         name: Rank or engine ID, such as ``"0"``, or a file name if the rank is unknown.
+        state: State of the process.
+        origin: Identity of the process; None if it is unknown.
         report: Report of the process; None unless ``state`` is ``done``.
+        peaks: Peak of each device in the snapshot; empty if there is no snapshot.
+        note: Additional information, such as the reason why there is no report; empty if there is none.
         snapshot: Path of the snapshot on the host of the process.
     """
 

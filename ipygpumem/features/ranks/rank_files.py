@@ -68,7 +68,7 @@ class RankFiles:
         self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
-        """Return the difference in seconds between the clock of the shared file system and the clock of this host."""
+        """Return by how many seconds the clock of the shared file system is ahead of this host's; None if unknown."""
         before = time.time()
         with contextlib.suppress(OSError), temporary_file(self._directory / "clock") as file:
             difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2
@@ -105,7 +105,11 @@ class RankFiles:
 
 
 def make_directory(name: str) -> Path:
-    """Create a directory if it does not exist, and check that it is writable."""
+    """Create a directory if it does not exist, and return its absolute path.
+
+    Raises:
+        OptionError: The directory cannot be created or is not writable.
+    """
     path = absolute_path(name)
     try:
         path.mkdir(parents=True, exist_ok=True)

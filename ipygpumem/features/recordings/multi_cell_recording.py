@@ -71,7 +71,11 @@ class MultiCellRecording(Collector):
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the events recorded so far, and continue recording. ``numbers`` maps file names to execution counts."""
+        """Save the events recorded so far, and continue recording. ``numbers`` maps file names to execution counts.
+
+        Raises:
+            RecordingError: No recording is running.
+        """
         if self.recorder is None:
             raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)

@@ -12,8 +12,8 @@ from ipygpumem.snapshot.replay.settings_result import SettingsResult
 _MAX_LINES, _MAX_NAMES = 5, 3
 _CAUSES = {
     "depends on size": "the requested size of the failed request, which is not recorded",
-    "depends on addresses": "the addresses of new segments",
-    "depends on limit": "the memory that was available",
+    "depends on addresses": "the addresses of new segments, which are unknown",
+    "depends on limit": "the memory that was available, which is not recorded exactly",
 }
 
 

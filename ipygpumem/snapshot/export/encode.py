@@ -65,8 +65,8 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
     and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
     omitted. If the sizes of all blocks are known, ``remainder`` contains the size of each block minus the requested
     size rounded up to 512 bytes. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The
-    columns of a replay are ``replay/0/address`` and so on (see `EncodedReplay`), and its facts are in the header, under
-    the key ``replay`` of the device.
+    columns of a replay are ``replay/0/address`` and so on (see `EncodedReplay`). Its settings and limitations are in
+    the header, under the key ``replay`` of the device.
 
     In the header, the names of frames, annotations and cells are indices in ``strings``, so that each name is written
     only once.
@@ -160,7 +160,7 @@ def _timelines(snapshot: SnapshotData) -> tuple[Timeline, ...]:
 
 def _device(snapshot: SnapshotData, timeline: Timeline, replays: Mapping[int, EncodedReplay]) -> dict[str, Any]:
     device = timeline.device
-    replay = replays[device].facts if device in replays else None
+    replay = replays[device].header if device in replays else None
     problem = replay.get("problem") if replay else None
     return {
         "device": device,

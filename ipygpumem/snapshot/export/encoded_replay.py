@@ -30,17 +30,17 @@ class EncodedReplay:
     """Replay of a device, encoded for the viewer.
 
     Attributes:
-        facts: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events), ``served``
-            (events of recorded out-of-memory errors whose requests are served, with their sizes) and ``pools`` (index
-            of the private pool, stream, and whether the pool is for small blocks). If the device cannot be replayed:
-            ``settings`` and ``problem``.
+        header: ``settings``, ``reason`` (why the replay is not exact), ``end`` (number of replayed events), ``served``
+            (events of recorded out-of-memory errors whose requests are served, with their sizes in bytes) and ``pools``
+            (index of the private pool, stream, and whether the pool is for small blocks). If the device cannot be
+            replayed: ``settings`` and ``problem``.
         columns: ``address`` and ``size`` of the block of each allocation, ordered by start event. The other columns
             describe the segments that existed before the first event (event -1) and all later changes: ``event``,
             ``action``, ``segment`` (its address), ``bytes``, and ``pool``, an index in ``pools`` (-1 for freed
-            segments).
+            segments). Sizes are in bytes.
     """
 
-    facts: dict[str, Any]
+    header: dict[str, Any]
     columns: dict[str, Ints]
 
 
@@ -78,7 +78,7 @@ def _encode(result: Replay, settings: str) -> EncodedReplay:
     recording = run.recording
     order = np.argsort(recording.allocations.start, kind="stable")
     changes = np.asarray(list(_changes(run, result.settings)), np.int64).reshape(-1, len(_CHANGE))
-    facts = {
+    header = {
         "settings": settings or "default settings",
         "reason": result.reason,
         "end": run.end,
@@ -86,11 +86,11 @@ def _encode(result: Replay, settings: str) -> EncodedReplay:
         "pools": [[pool.id, pool.stream, int(pool.small)] for pool in recording.pools],
     }
     blocks = {"address": np.asarray(run.addresses, np.int64)[order], "size": np.asarray(run.sizes, np.int64)[order]}
-    return EncodedReplay(facts, {**blocks, **dict(zip(_CHANGE, changes.T, strict=True))})
+    return EncodedReplay(header, {**blocks, **dict(zip(_CHANGE, changes.T, strict=True))})
 
 
 def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int, ...]]:
-    """Return the segments before the first event and all later changes, with the columns of `_CHANGE`."""
+    """Yield the segments before the first event and all later changes, with the columns of `_CHANGE`."""
     recording, ranges = run.recording, run.allocator.ranges
     starts = sorted(ranges)
     initial = recording.initial.segments

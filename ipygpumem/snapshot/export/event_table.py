@@ -32,7 +32,9 @@ COLUMNS = (
     "compile_context",
     "user_metadata",
 )
-"""Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code."""
+"""Columns of the table of events. ``file``, ``line`` and ``name`` describe the innermost frame of user code. ``size``
+and ``requested_after``, the total requested size after the event, are in bytes.
+"""
 
 _CHUNK = 1 << 14
 
@@ -115,7 +117,7 @@ def _valid_utf8(text: str) -> str:
 
 
 def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
-    """Return the events of a device or of all devices as a pandas DataFrame."""
+    """Return the events of a device or of all devices as a pandas DataFrame. Raises `OptionError` without pandas."""
     return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 

@@ -36,10 +36,11 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other process
 def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
     """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
 
+    ``source``: Whether to include the source code of the recorded cells.
     ``paths``: Whether to include the name of the snapshot file, the directories of source files, the name of the
-    machine, the version of PyTorch, and allocator settings that are strings or that PyTorch does not have. Names of
-    functions, source files, installed packages, devices and actions, annotations, compile contexts and user metadata
-    remain.
+    machine, the version of PyTorch, sampled curves with unusual names, and allocator settings that are strings or that
+    PyTorch does not have. Names of functions, source files, installed packages, devices and actions, annotations,
+    compile contexts and user metadata remain.
     """
     if source and paths:
         return snapshot
@@ -78,7 +79,11 @@ def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, path
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return copies whose time axes start with the first cell or, if a snapshot has no cells, with the first event."""
+    """Return copies whose time axes start with the first cell.
+
+    If there is only one snapshot, or if any of them has no cells, they are returned unchanged, and their time axes
+    start with the first event.
+    """
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:
         return list(snapshots)

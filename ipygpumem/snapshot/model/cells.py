@@ -61,7 +61,7 @@ class RecorderMetadata:
         host: Name of the machine, or None if unknown.
         cells: Runs of notebook cells during the recording.
         execution_counts: Execution counts of cells that ran before the recording, by file name.
-        dropped: Number of allocation events dropped from the ring buffer, by device; None if unknown.
+        dropped: Number of allocation events dropped from the ring buffer, by device index; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
         device_limits: Limit of PyTorch's reserved memory in bytes that the program had set, by device index.

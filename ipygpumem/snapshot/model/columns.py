@@ -33,6 +33,7 @@ class Trace:
     """Events of one device as columns, oldest first. Events are identified by their row index.
 
     Attributes:
+        device: Device index; `HOST` for pinned host memory.
         action: uint8, index into `ACTIONS`.
         address: int64; 0 if the event has none.
         size: int64, size in bytes; the *requested* size for alloc and free events.

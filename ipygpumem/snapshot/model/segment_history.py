@@ -24,7 +24,9 @@ SEGMENT = np.dtype(
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
 )
-"""Columns of ``AllocatorState.blocks``. ``rounded`` is -1 (unknown) for blocks that are freed before the end."""
+"""Columns of ``AllocatorState.blocks``. ``requested`` and ``rounded`` are sizes in bytes; ``rounded`` is -1 (unknown)
+for blocks that are freed before the end. ``pending`` is true if the free was requested but has not completed.
+"""
 
 SMALL_SEGMENT = 2 * MIB
 """Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
@@ -37,6 +39,8 @@ class AllocatorState:
     """Segments and blocks right after an event. Event -1 represents the time before the first event.
 
     Attributes:
+        device: Device index.
+        event: Event index.
         segments: `SEGMENT` rows, ordered by address. Adjacent ranges of an expandable segment form one row.
         blocks: `BLOCK` rows of the blocks in use, ordered by address. ``row`` is the row in ``timeline.allocations``.
     """

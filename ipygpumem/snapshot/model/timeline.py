@@ -72,9 +72,9 @@ class Timeline:
         trace: Events as columns.
         allocations: Allocations that occur in the events or that are alive at the end.
         gaps: Counts of missing and contradictory events.
-        end_active: Total rounded size of the active blocks at the end, as ``active_bytes`` in PyTorch's statistics;
-            None for a file without segments.
-        end_reserved: Total size of the segments at the end; None for a file without segments.
+        end_active: Total rounded size in bytes of the active blocks at the end, as ``active_bytes`` in PyTorch's
+            statistics; None for a file without segments.
+        end_reserved: Total size in bytes of the segments at the end; None for a file without segments.
     """
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
@@ -98,12 +98,12 @@ class Timeline:
 
     @property
     def end_requested(self) -> int:
-        """Total requested size of the allocations that are alive at the end."""
+        """Total requested size in bytes of the allocations that are alive at the end."""
         return int(self.requested.bytes[-1])
 
     @property
     def reserved_peak(self) -> int | None:
-        """Maximum of the reserved memory; None if it is unknown or if the events contradict the segments."""
+        """Maximum of the reserved memory in bytes; None if it is unknown or the events contradict the segments."""
         return None if self.reserved is None or (self.reserved.bytes < 0).any() else self.reserved.peak()[1]
 
     @cached_property
@@ -154,7 +154,7 @@ class Allocations:
     Allocations in the events precede those that occur only in the segments. They are ordered by address and time.
 
     Attributes:
-        size: int64, *requested* size in bytes.
+        address, size: int64, address of the first byte and *requested* size in bytes.
         start: int64, event that allocated the memory, or -1 (`BEFORE`).
         free_requested: int64, event that requested the free; the number of events if the free was not requested, -1 if
             it was requested before the first event.
@@ -181,7 +181,7 @@ class Allocations:
         return np.flatnonzero((self.start <= event) & (self.end > event))
 
     def in_use(self, sizes: Ints, event_count: int) -> Ints:
-        """Return the total of the sizes of live allocations before the first event and after each event."""
+        """Return the sum of ``sizes`` over the live allocations, before the first event and after each event."""
         change = np.zeros(event_count + 2, np.int64)
         # indices are events plus one because index 0 represents the time before the first event
         np.add.at(change, self.start + 1, sizes)

@@ -21,7 +21,9 @@ _MAX_SUGGESTIONS = 5
 SHORT_LIVED = np.dtype(
     [("row", "i8"), ("address", "i8"), ("size", "i8"), ("start", "i8"), ("end", "i8"), ("microseconds", "i8")]
 )
-"""Columns of short-lived allocations: row in ``timeline.allocations``, address, size, start and end event, lifetime."""
+"""Columns of short-lived allocations. ``row`` is the row in ``timeline.allocations``, ``size`` the requested size in
+bytes, ``start`` and ``end`` are events, and ``microseconds`` is the lifetime.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Churn(Serializable):
         count: Number of allocations.
         bytes: Total requested size in bytes.
         byte_seconds: Sum of size times lifetime within the range; None if the events have no timestamps.
-        median_us: Median lifetime of the allocations freed in the range; None if unknown.
+        median_us: Median lifetime in microseconds of the allocations freed in the range; None if unknown.
     """
 
     label: str
@@ -48,6 +50,11 @@ class CudaCallCounts(Serializable):
     """Numbers of CUDA calls in a range of events, and the total sizes that they allocated, freed, mapped and unmapped.
 
     Attributes:
+        mallocs, malloc_bytes: Number and total size in bytes of the segments allocated with cudaMalloc.
+        frees, free_bytes: Those of the segments freed with cudaFree.
+        maps, map_bytes: Those of the ranges mapped in expandable segments.
+        unmaps, unmap_bytes: Those of the ranges unmapped in expandable segments.
+        ooms: Number of out-of-memory errors.
         retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
             is an upper bound for the allocator's retries because ``torch.cuda.empty_cache`` also releases segments.
     """
@@ -94,7 +101,10 @@ class RegionRepetition(Serializable):
 
 
 def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple[int, int]:
-    """Return the last event before a time span and the last event in it. Error messages contain ``name``."""
+    """Return the last event before a time span and the last event in it.
+
+    Raises `OptionError`, with ``name`` in its message, if the span ends before it starts or there are no timestamps.
+    """
     if start_us > end_us:
         raise OptionError(f"the time span ends before it starts: start {start_us}, end {end_us}")
     if not trace.has_times:
@@ -139,7 +149,10 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first."""
+    """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first.
+
+    Raises `OptionError` if the events have no timestamps.
+    """
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.has_times:
@@ -177,7 +190,11 @@ def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
 
 
 def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:
-    """Return the memory usage before, after and during each repetition of an annotated region."""
+    """Return the memory usage before, after and during each repetition of an annotated region.
+
+    The result is empty if the times of the events or regions are unknown. Raises `OptionError` if there is no such
+    region.
+    """
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
     regions = [region for region in annotations if region.name == name]

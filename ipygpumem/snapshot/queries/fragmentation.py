@@ -42,6 +42,8 @@ class Fragmentation(Serializable):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
     Attributes:
+        device, event: Device index and event index.
+        reserved, requested: Total size of the segments, and total requested size of the blocks in use.
         free, largest: Total size of the free blocks, and size of the largest free block.
         pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
@@ -145,7 +147,9 @@ class OomAnalysis(Serializable):
     """Analysis of a failed allocation.
 
     Attributes:
-        asked: Requested size in bytes, rounded by the allocator.
+        device, event: Device index and event index.
+        time_us: Timestamp in microseconds since the Unix epoch; None if unknown.
+        asked: Size of the request in bytes, which PyTorch records after rounding it.
         device_free: Free device memory in bytes when the allocation failed; None if not recorded.
         memory: Free memory inside the segments when the allocation failed.
         reason: Sentences that explain why the allocation failed.

@@ -13,7 +13,7 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """Allocations that are alive right after an event. ``rows`` contains their indices in ``timeline.allocations``."""
+    """Allocations that are alive right after ``event``. ``rows`` contains their indices in ``timeline.allocations``."""
 
     snapshot: SnapshotData
     timeline: Timeline
@@ -49,6 +49,7 @@ class RequestedBytesPeak(Serializable):
     """Maximum of the requested bytes of a device.
 
     Attributes:
+        device: Device index.
         requested: Maximum in bytes, including freed blocks that another stream still uses.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.

@@ -84,7 +84,10 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 
 
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Return a line about the reserved memory that was never in use; empty if this memory is small or unknown."""
+    """Return a line on how far the peak of reserved memory exceeds that of allocated memory; empty if by at most 5%.
+
+    The result is also empty if the sizes of the blocks are unknown.
+    """
     reserved = timeline.reserved_peak or 0
     if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
         return []

@@ -99,7 +99,8 @@ def _contents(path: str, limits: ReadLimits) -> bytes:
 
 
 def _fail_too_large(limit: int) -> NoReturn:
-    raise SnapshotLimitError(f"the data exceeds {size(limit)}; pass limits=ReadLimits(size=..., ratio=...) to read it")
+    way = "Snapshot.load(path, limits=ReadLimits(size=..., ratio=...)) from ipygpumem.snapshot"
+    raise SnapshotLimitError(f"the data exceeds {size(limit)}; to read it in Python, use {way}")
 
 
 def _decompress(raw: bytes, limits: ReadLimits) -> bytes:

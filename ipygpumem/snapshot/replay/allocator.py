@@ -135,7 +135,7 @@ class SimulatedAllocator(ExpandableSegments):
                     self._release(number, key, request)
 
     def cached_segments(self) -> set[tuple[int, int]]:
-        """Return pool and key of the unused segments of the default pool that were allocated with cudaMalloc."""
+        """Return (pool index, key) of each unused segment of the default pool that was allocated with cudaMalloc."""
         self.work.count(len(self.pools))
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = ((number, self._free_from(number, self._smallest_segment)) for number in numbers)
@@ -221,7 +221,7 @@ class SimulatedAllocator(ExpandableSegments):
         return self.free(pool, address, segment)
 
     def _shortage(self, pool: int, rounded: int, segment: int) -> int:
-        """Return the minimum amount by which the limit must be raised."""
+        """Return by how many bytes the limit must at least be raised."""
         if self.settings.expandable and self.pools[pool].expandable and not self._by_fraction:
             self.work.count(len(self._free[pool]))
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
@@ -241,7 +241,7 @@ class SimulatedAllocator(ExpandableSegments):
         self.events.append(SegmentEvent(Action.SEGMENT_FREE, address, size, request))
 
     def oversize(self, pool: int, rounded: int) -> tuple[list[int], bool]:
-        """Return the keys of oversize segments to free before a retry of a request, and whether they are enough."""
+        """Return the keys of oversize segments to free before a request is tried again, and whether they are enough."""
         if self._max_split == _UNLIMITED:
             return [], False
         free, needed = self._free[pool], max(rounded, self._max_split)
@@ -260,8 +260,8 @@ class SimulatedAllocator(ExpandableSegments):
     def segments_to_collect(self, limit: int) -> list[tuple[int, int]]:
         """Return the pool and the key of each segment that garbage collection would free.
 
-        Garbage collection frees the oldest unused segments of the default large pool until reserved memory is below
-        the threshold, a fraction of ``limit``.
+        Garbage collection frees unused segments for large requests of the default pool, the oldest first, until the
+        reserved memory is at most a fraction of ``limit``, which is in bytes.
         """
         reserved, threshold = self.reserved, self.settings.collection_threshold
         if not self.exceeds_limit(reserved, limit, threshold):

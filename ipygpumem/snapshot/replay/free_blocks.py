@@ -23,7 +23,8 @@ class BlockPool:
     """Pool of blocks for the small or the large requests of one stream.
 
     Attributes:
-        id: Index of the private pool; the default pool has the lowest index.
+        id: Index of the pool in ``SnapshotData.pools``. The default pool may also have the index -1, and private pools
+            that are not in the file have higher indices.
         stream: Raw stream handle.
         small: Whether the pool serves requests of at most 1 MiB.
         private: Whether this is a private pool, such as that of a CUDA graph.
@@ -79,7 +80,11 @@ class FreeBlocks:
         self._freed_at: dict[int, int] = {}
 
     def free(self, pool: int, address: int, size: int) -> int:
-        """Add a block to the free blocks of a pool, merge it with free neighbors, and return the resulting address."""
+        """Add a block of ``size`` bytes to the free blocks of a pool, and merge it with free neighbors.
+
+        Returns:
+            The address of the merged block.
+        """
         free, sizes, starts = self._free[pool], self._sizes, self._starts
         end = address + size
         if address in starts and address not in self._bounds:

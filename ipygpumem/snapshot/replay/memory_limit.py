@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def parse_capacity(capacity: int | str) -> int:
-    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes."""
+    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes.
+
+    Raises `OptionError` if the limit is not a valid size or is less than the smallest segment.
+    """
     limit = parse_size(capacity)
     if limit < SMALL_SEGMENT:
         minimum = f"{size(SMALL_SEGMENT)}, the size of the smallest segment"
@@ -40,7 +43,7 @@ def default_device(snapshot: SnapshotData) -> int:
 def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> tuple[int, int | None]:
     """Return a lower and an upper bound on the limit of reserved memory when the last request failed, in bytes.
 
-    The bounds are equal if the limit is known.
+    The bounds are equal if the limit is known, and ``(0, None)`` if the file does not contain the segments.
 
     If less memory than the requested segment was free on the device, the limit was the reserved memory and this free
     memory. Otherwise, the limit was set by ``set_per_process_memory_fraction``: it is at least the highest reserved
@@ -98,6 +101,7 @@ def exceeded_limit(recording: Recording, event: int, next_event: int, limit: int
     """Return whether a request would have exceeded a limit in bytes without the segments freed from ``event`` on.
 
     ``next_event`` is the event after these segments were freed, in which the request allocated or mapped new memory.
+    True is also returned if it did not, or if the reserved memory is unknown.
     """
     trace, settings, reserved = recording.trace, recording.settings, recording.timeline.reserved
     if reserved is None or trace.action[next_event] not in (Action.SEGMENT_ALLOC, Action.MAP):

@@ -60,9 +60,9 @@ def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
 
 
 def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
-    """Return ``trace.size`` with the smallest requested sizes of out-of-memory errors.
+    """Return ``trace.size`` with the size of each out-of-memory error replaced by the smallest size rounded to it.
 
-    The recorded sizes are rounded by the recorded settings, ``settings``.
+    ``settings`` are the settings of the recording, which determine the rounding.
     """
     if max(settings.divisions) <= 1:
         return trace.size
@@ -96,7 +96,7 @@ def depends_on_requested_size(recording: Recording, settings: AllocatorSettings)
 
 
 def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
-    """Return the sizes of the blocks before the first event, ordered as in ``initial.blocks``.
+    """Return the sizes in bytes of the blocks before the first event, ordered as in ``initial.blocks``.
 
     For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
     block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next

@@ -67,8 +67,7 @@ class Recording:
 
     Attributes:
         device: Device index.
-        timeline, trace: Timeline and events of the device.
-        allocations: Allocations of the device.
+        timeline, trace, allocations: Timeline, events and allocations of the device.
         snapshot: Snapshot that contains the recording.
         operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
             bitwise complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
@@ -77,6 +76,7 @@ class Recording:
         settings: Settings with which the recording was made.
         pool_of: For each allocation, the index of the pool for large requests. The next pool is for small requests.
         pools: All pools. Pools of large and small requests alternate.
+        segment_pools: For each segment before the first event, the index of its pool for large requests.
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
@@ -84,7 +84,8 @@ class Recording:
             None if no request failed and no cached segments were freed in order to serve a request.
         by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
         last_failed: Event of the last out-of-memory error; None if there is none.
-        problem: Reason why the recording cannot be replayed; empty if it can be.
+        problem: Reason why the recording cannot be replayed; empty if it can be. Otherwise, only the attributes that
+            describe the device and its file are set.
         work_limit: Limit on the work of replays.
     """
 
@@ -202,7 +203,6 @@ class Recording:
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
 
     def _pools_of(self, events: Ints) -> set[int]:
-        """Return the indices of the pools to which freed segments belonged."""
         trace, pools = self.trace, self._pool_of_event[events]
         if not self.has_private_pools:
             return {self._default}

@@ -153,9 +153,8 @@ class Replay:
             if self._is_as_recorded(self.reserved_peak):
                 return self.reserved_peak
             peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
-            return (
-                int(peak / threshold) + 1 if threshold else peak
-            )  # garbage collection starts at this fraction of the limit
+            # garbage collection starts at this fraction of the limit
+            return int(peak / threshold) + 1 if threshold else peak
 
         return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=self.work_limit)
 
@@ -215,6 +214,8 @@ class Replay:
         freed together are freed at the first event, and new segments appear with their block. The index of a pool that
         was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the request of a recorded
         out-of-memory error. After a failure that ended the replay, the state is constant.
+
+        Raises `OptionError` if the device has no such event.
         """
         recording = self._run.recording
         if not BEFORE <= event < len(recording.trace):
@@ -242,11 +243,7 @@ class Replay:
         }
 
     def _run_again(self, **options: Any) -> ReplayRun:
-        defaults = {
-            "limit": self.capacity,
-            "by_fraction": self._by_fraction,
-            "recorded": self._recorded,
-        }
+        defaults = {"limit": self.capacity, "by_fraction": self._by_fraction, "recorded": self._recorded}
         return run(self._run.recording, self.settings, **(defaults | options))
 
 

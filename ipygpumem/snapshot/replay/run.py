@@ -132,7 +132,7 @@ class ReplayRun:
         return values
 
     def fail(self, event: int, rounded: int, segment: int | None = None) -> None:
-        """Set ``failure`` to the first failed request. By default, it would have needed a segment of the usual size."""
+        """Set ``failure``, unless a request failed before. By default, ``segment`` is the size of a new segment."""
         if self.failure is not None:
             return
         allocator, free = self.allocator, self.allocator.total_free()

@@ -15,11 +15,11 @@ from ipygpumem.core.units import MIB, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 
 QUANTUM = 512
-"""Smallest size of a block; sizes are rounded up to a multiple of it."""
+"""Smallest size of a block in bytes. Sizes are rounded up to a multiple of it."""
 SMALL = MIB
-"""Largest rounded size of the small pool."""
+"""Largest rounded size in bytes of a request that the small pool serves."""
 _OWN_SEGMENT = 10 * MIB
-"""Smallest rounded size for which a separate segment is allocated."""
+"""Smallest rounded size in bytes of a request for which a separate segment is allocated."""
 _SEGMENT_QUANTUM = 2 * MIB
 _LARGE_SEGMENT = 20 * MIB
 _INTERVALS = 16
@@ -118,7 +118,10 @@ class AllocatorSettings:
 
     @classmethod
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
-        """Return the settings in the ``allocator_settings`` of a snapshot."""
+        """Return the settings in the ``allocator_settings`` of a snapshot.
+
+        If the recorded ``PYTORCH_ALLOC_CONF`` contains a setting of a later version, it is ignored as a whole.
+        """
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
         try:
             settings = cls.parse(str(text))
@@ -206,9 +209,9 @@ class AllocatorSettings:
         return np.where(by_division, -(-requested // np.maximum(step, 1)) * step, rounded)
 
     def without_ineffective(self, requested: NDArray[np.int64], largest_segment: int) -> AllocatorSettings:
-        """Return the settings without those that have no effect on requests of the given sizes.
+        """Return the settings without those that have no effect on requests of the given sizes in bytes.
 
-        ``largest_segment`` is the size of the largest segment before the first request.
+        ``largest_segment`` is the size in bytes of the largest segment before the first request.
         """
         settings = self
         plain = replace(settings, divisions=AllocatorSettings().divisions)

@@ -63,7 +63,7 @@ def add_initial_state(result: ReplayRun) -> None:
 
 
 def fits_initially(result: ReplayRun) -> bool:
-    """Free the cached segments from before the recording if they exceed the limit; return whether the others fit."""
+    """Return whether the segments from before the recording are within the limit, without cached ones if necessary."""
     allocator = result.allocator
     if allocator.exceeds_limit(allocator.reserved):
         allocator.release_cached(0)

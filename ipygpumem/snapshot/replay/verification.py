@@ -184,7 +184,8 @@ def grade_of_replay(
     reasons = []
     older = len(recording.initial.blocks)
     if older:
-        reasons.append(f"the addresses of {many(older, 'block')} from before the recording are kept")
+        blocks = f"{many(older, 'block')} allocated before the recording"
+        reasons.append(f"the replay keeps the recorded addresses of {blocks}, which may differ with other settings")
     pending = _cross_stream_frees(recording)
     if pending:
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")

@@ -62,7 +62,7 @@ class WorkLimit:
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
-        """Limit the total work in this context, by default to ``self.seconds`` or to the limit of an outer context."""
+        """Limit the work in this context to ``seconds``, by default to that of an outer context or ``self.seconds``."""
         outer = self._left, self._deadline
         if seconds is None and self._left < math.inf:
             yield

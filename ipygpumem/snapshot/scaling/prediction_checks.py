@@ -26,7 +26,10 @@ _MAX_SHARE = 0.005
 
 
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:
-    """Return the polynomials of the sizes. Raises `OptionError` if ``axis`` is invalid or more sizes are needed."""
+    """Return the model whose polynomials, of degrees that ``axis`` allows, predict the recordings best.
+
+    Lower degrees are preferred. Raises `OptionError` if ``axis`` is invalid or the step was recorded at too few sizes.
+    """
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
         raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")

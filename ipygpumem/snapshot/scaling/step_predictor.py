@@ -57,6 +57,7 @@ class StepPredictor:
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
         ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
+        Raises `OptionError` if an argument is invalid or the step needs more than 64 TiB.
         """
         limit = None if capacity is None else parse_size(capacity)
         sizes, levels, event = self._sizes_levels_and_peak_event(size)
@@ -100,12 +101,12 @@ class StepPredictor:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at size ``first``.
 
-        The step also fits with the upper bounds of workspaces of irregular size.
+        At the returned size, the step fits even if workspaces of irregular size are as large as their upper bounds.
 
-        ``capacity``: Limit of reserved memory, in bytes or as a string.
+        ``capacity``, ``settings``: As in `predict`.
         ``margin``: Fraction of the capacity that must remain unused.
+        ``first``, ``last``: Smallest and largest size to consider.
         ``after_release``: Whether to include sizes that fit only after PyTorch frees cached segments.
-        ``settings``: Allocator settings, as in `predict`.
         """
         limit = int(parse_size(capacity) * (1 - margin))
         accepted = (results.FITS, results.FITS_AFTER_RELEASE) if after_release else (results.FITS,)

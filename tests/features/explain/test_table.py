@@ -64,7 +64,7 @@ lists the holders
 
 first kernels: code and handles of CUDA libraries
 cached, cannot be released: 3 free blocks in 2 segments with 4 blocks in use (9.0 MiB in total)
-cached in private pools: 1 pool, reused by the next replay of a CUDA graph
+cached in private pools: 1 pool, reserved for the CUDA graphs or the MemPool that use them
 CUDA context: derived (measured when CUDA was initialized, and assumed not to change)
 first kernels: derived (measured when the first kernels were loaded, and assumed not to change)
 libraries, kernel code, local memory, CUDA graphs: derived (the remainder, which is not attributed to any library)

@@ -67,7 +67,7 @@ def test_unknown_values_are_sorted_last():
 def test_rows_without_a_change_are_shown_only_by_time():
     reports = [cell(1, held=5), cell(2, seconds=9), cell(3, success=False), cell(4, outside=-3)]
     assert column(reports, TablePage()) == ["[1]", "[3]", "[4]"]
-    assert text(reports).endswith("not shown: 1 unchanged row (--by time shows all rows)")
+    assert text(reports).endswith("not shown: 1 row without a memory change (--by time shows all rows)")
     assert column(reports, TablePage("time"))[0] == "[2]"
 
 

@@ -113,7 +113,7 @@ def test_size_limit(tmp_path):
     file.write_bytes(bytes(2000))
     with pytest.raises(
         SnapshotLimitError,
-        match=r"large.pickle: the data exceeds 0.0 MiB; pass limits=ReadLimits\(size=..., ratio=...\)",
+        match=r"large.pickle: the data exceeds 0.0 MiB; to read it in Python, use Snapshot.load\(path, limits=ReadLim",
     ):
         Snapshot.load(file, ReadLimits(size=1000))
 

@@ -24,6 +24,8 @@ class Engines:
     """The monitored engines of an ``ipyparallel.Client``. `enable` creates an instance.
 
     Attributes:
+        client: The ``ipyparallel.Client``.
+        view: Direct view of the engines that `enable` selected.
         last: The latest merged report; None before the first report.
         origins: Identity of each monitored engine, by engine ID.
         notes: Reasons why engines are not monitored, by engine ID.
@@ -134,7 +136,7 @@ class Engines:
 
     @property
     def running_messages(self) -> list[str]:
-        """Return a message for each cell that is still running."""
+        """Message for each cell that is still running."""
         return [
             f"still running on {many(len(ids), 'engine')} ({', '.join(map(str, ids))}): {code_label(submission.code)}"
             for submission in self._submissions

@@ -34,7 +34,7 @@ class EngineSubmission:
 
     @property
     def running(self) -> list[int]:
-        """Return the IDs of the engines that have neither replied nor died."""
+        """IDs of the engines that have neither replied nor died."""
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     def take_reports(self) -> bool:

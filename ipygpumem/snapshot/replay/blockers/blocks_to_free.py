@@ -36,9 +36,9 @@ class BlocksToFree(Serializable):
         bytes: Total size of the blocks in bytes.
         rows: Rows of the blocks in the allocations of the timeline.
         segments: Number of segments that contain the blocks.
-        contiguous: Whether the request would fit into the memory of the blocks and the free memory between them.
-            Otherwise, the request failed, and PyTorch could free or unmap the memory of the blocks and use the
-            physical memory for the request.
+        contiguous: Whether the memory of the blocks and the free memory between them form one range in which the
+            request would fit. False only for failed requests: PyTorch could then free or unmap the memory of the blocks
+            and use the physical memory for the request.
     """
 
     bytes: int
@@ -93,10 +93,10 @@ def smallest_set(
     elif not recording.settings.expandable:
         needed = result.allocator.reserved + recording.settings.segment_size(rounded) - limit
         choices.append(_whole_segments(result, releasable, needed))
-    known = sorted(filter(None, choices), key=lambda choice: choice.bytes)
-    if known and not known[0].rows:  # a free block was large enough, but a retry does not search the free blocks again
+    candidates = sorted(filter(None, choices), key=lambda choice: choice.bytes)
+    if candidates and not candidates[0].rows:  # a free block fits, but a retry does not search the free blocks again
         return None
-    return next((choice for choice in known if _serves(result, choice, serving, rounded, options)), None)
+    return next((choice for choice in candidates if _serves(result, choice, serving, rounded, options)), None)
 
 
 def _unmapped(
@@ -142,7 +142,10 @@ def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int,
 
 
 def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded: int) -> BlocksToFree | None:
-    """Return the blocks in the address range of a segment that can hold a request and has the fewest bytes in use."""
+    """Return the blocks in the range of addresses that can hold a request and has the fewest bytes in use.
+
+    None if no segment is large enough. ``rounded`` is the size of the request in bytes.
+    """
     best: tuple[int, list[int]] | None = None
     for segment in segments:
         rows = sorted(segment.rows, key=lambda row: result.addresses[row])
@@ -162,7 +165,10 @@ def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded
 
 
 def _whole_segments(result: ReplayRun, segments: Sequence[SimulatedSegment], needed: int) -> BlocksToFree | None:
-    """Return the blocks of the segments that together have the required size and the fewest bytes in use."""
+    """Return the blocks of the segments that together have ``needed`` bytes or more and the fewest bytes in use.
+
+    None if no segments are needed, if all are not enough, or if the search would take too long.
+    """
     units = -(-needed // _UNIT)
     largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))
     if not 0 < units <= largest:
