@@ -93,11 +93,20 @@ def is_capturing(torch: Any) -> bool:
         return True
 
 
+_queried_streams: dict[int, tuple[Any, Any]] = {}
+"""Latest stream that `is_busy` has queried, by device index, with PyTorch's class of streams and the stream's ID."""
+
+
 def is_busy(torch: Any, index: int) -> bool | None:
     """Return whether the device's current stream has pending work; None if unknown. Does not synchronize."""
     try:
+        key = torch.cuda.Stream, torch._C._cuda_getCurrentStream(index)
+        latest, stream = _queried_streams.get(index, (None, None))
+        if key != latest:  # creating the object takes longer than the query
+            stream = torch.cuda.current_stream(index)
+            _queried_streams[index] = key, stream
         with RelaxedCaptureMode() as relaxed:
-            return not torch.cuda.current_stream(index).query() if relaxed else None
+            return not stream.query() if relaxed else None
     except Exception:  # a kernel has failed
         return None
 
