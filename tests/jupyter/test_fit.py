@@ -107,7 +107,10 @@ def test_exceptions_restore_the_names(notebook):
     ("line", "message"),
     [
         ("bat=1..64 step(batch)", "the statement 'step(batch)' does not use the variable bat"),
-        ("batch=64..1 step(batch)", "the range 64..1 of batch is empty: use a range such as 1 to 64"),
+        (
+            "batch=64..1 step(batch)",
+            "the range 64..1 of batch is empty: its first value must not exceed its last value",
+        ),
         ("batch=1..2 step(batch)", "a prediction requires at least 3 sizes: use a longer range for batch"),
         ("batch=0..64 step(batch)", "the sizes of batch must be positive integers, not range(0, 65)"),
         ("a=1..9 b=1..9 c=1..9 step(a+b+c)", "expected one or two different variables, got a, b, c"),

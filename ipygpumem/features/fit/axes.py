@@ -20,7 +20,7 @@ _MIN_SIZES = 3
 _MAX_AXES = 2
 _MAX_SIZE = 1 << 40
 Size: TypeAlias = tuple[int, ...]
-"""Size of a step: the value of each of its variables, such as ``(batch,)``."""
+"""Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
 
 def size_name(size: Size) -> str:
@@ -102,7 +102,7 @@ def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
 
 
 def checked_axis(name: Any, sizes: Any) -> SizeAxis:
-    """Return the axis with these values. Raises `OptionError` unless they are at least three positive integers."""
+    """Return the axis with these values. Raises `OptionError` unless they are three or more positive integers."""
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:
@@ -111,7 +111,7 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
         raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {sizes!r}") from None
     if not sorted_sizes:
         text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else repr(sizes)
-        raise OptionError(f"the range {text} of {name} is empty: use a range such as 1 to 64")
+        raise OptionError(f"the range {text} of {name} is empty: its first value must not exceed its last value")
     bounds = (sorted_sizes[0], sorted_sizes[-1]) if isinstance(sorted_sizes, range) else sorted_sizes
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
         raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")

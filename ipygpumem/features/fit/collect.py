@@ -29,7 +29,7 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.dry.runner import OptimizerStateTracker
+    from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
     from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
 
 _MAX_DIFFERENCE = 0.005
@@ -51,8 +51,8 @@ def fit(
 ) -> Fit:
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
-    The step runs five or six times at small sizes. Afterwards, the state that the step can change is restored: tensors,
-    gradients, the optimizer's state, Python objects and the states of random number generators. Optimizers of
+    The step usually runs five or six times at small sizes. Afterwards, the state that the step can change is restored:
+    tensors, gradients, the optimizer's state, Python objects and the states of random number generators. Optimizers of
     ``torch.optim`` are not run; the memory usage of their updates is computed.
 
     Args:
@@ -114,15 +114,15 @@ def fit_step(
         __tracebackhide__ = True
         refusal = search.run(saved, updates)
         if search.scaled is not None and search.capacity is not None:
-            facts = search.facts
+            observations = search.observations
             search.notes.extend(search.scaled.notes)
             small = [probe for probe in search.probes if probe.role != "verification"]
             ends = map(max, zip(*[probe.size for probe in small], strict=True))
             axes = tuple(axis.until(end) for axis, end in zip(code.axes, ends, strict=True))
-            contexts = applicable(search, saved.objects.tensors, facts, max(probe.allocated for probe in small))
+            contexts = applicable(search, saved.objects.tensors, observations, max(probe.allocated for probe in small))
             kept_bytes = search.scaled.step_requests.base[-1]
             run_contexts = partial(_run_contexts, replace(code, axes=axes), contexts, kept_bytes, trials, **options)
-            advisor = Advisor(search.scaled, facts, code.axes, search.capacity, run_contexts)
+            advisor = Advisor(search.scaled, observations, code.axes, search.capacity, run_contexts)
             trials.extend(_run_checkpointed(search, advisor) if try_changes else ())
         return refusal
 
@@ -171,7 +171,7 @@ def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTr
         name = advisor.selection_name(blocks)
         predicted_peak = advisor.checkpointed(step, blocks).predict(size[0]).allocated
         try:
-            with checkpointing([search.observations.blocks[block] for block in blocks]):
+            with checkpointing([search.collector.blocks[block] for block in blocks]):
                 measured = search.runner.run(size).peaks[search.index].allocated
         except Exception as error:
             search.notes.append(f"With {name}, the step failed: {first_line(error)}")
@@ -250,7 +250,7 @@ def _result(
 def _largest(
     ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
 ) -> dict[str, int | None]:
-    """Return the values of the attributes of `Fit` for the largest sizes at which the step fits on all ranks."""
+    """Return the attributes of `Fit` that contain the largest sizes, by name. The step fits on all ranks at them."""
     first, last = axis.first, axis.last
     sizes = {
         "largest": scaled.largest(capacity, first=first, last=last),

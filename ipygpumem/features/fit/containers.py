@@ -187,7 +187,7 @@ def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
 
 
 def writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
-    """Yield the writable arrays without duplicates and memory-mapped files, which would have to be read completely."""
+    """Yield the writable arrays once each, except memory-mapped files, which would have to be read completely."""
     seen = set()
     for values in arrays:
         base = values

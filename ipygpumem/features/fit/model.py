@@ -26,7 +26,8 @@ class ProbeRun(Serializable):
     Attributes:
         size: Size of the step.
         role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second run at the smallest size,
-            ``"check"`` for a larger run that was predicted first, and ``"verification"`` for the largest run.
+            ``"check"`` for a larger run that was predicted first, and ``"verification"`` for the largest run. The first
+            run, ``"warm-up"``, is not recorded.
         allocated: Peak allocated memory of the process on the device.
         reserved: Peak reserved memory of the process on the device.
         predicted: Predicted peak allocated memory; None if the run was not predicted.
@@ -78,8 +79,9 @@ class Fit(Serializable, TableRepr):
         after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if none fits or it
             is unknown.
         probes: The runs of the step and their peaks.
-        pieces: Ranges of sizes in which the peak occurs at the same allocation.
-        combinations: For two variables, the largest sizes of the first for several values of the second.
+        pieces: Ranges of sizes in which the peak occurs at the same allocation; empty for two variables.
+        combinations: For several values of the second variable, the largest values of the first; empty for a single
+            variable.
         trials: Runs of the step with changes that `advice` suggests.
         refusal: Reason why the memory usage cannot be predicted; an empty string if it can.
         notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.

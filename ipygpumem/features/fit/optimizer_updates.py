@@ -85,7 +85,10 @@ class OptimizerUpdateReplacer:
         self.computed.clear()
 
     def prepare(self, optimizer: Any) -> ComputedUpdate | None:
-        """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer."""
+        """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer.
+
+        Return None if the update cannot be computed.
+        """
         if id(optimizer) not in self.computed:
             key = id(optimizer)
             self._existing_ids[key] = state_ids(optimizer)

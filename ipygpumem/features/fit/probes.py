@@ -72,7 +72,7 @@ class StepRun:
         snapshot: The recorded allocations; None if the run was not recorded.
         recorder: The recorder; None if the run was not recorded.
         observer: Observer of the calls and updates in the run; None if the run was not observed.
-        workspaces: Empty, because the workspaces of libraries exist before the recorded runs, unlike in `DryRun`.
+        workspaces: Empty, unlike in `DryRun`: libraries have already allocated workspaces in the run before recording.
     """
 
     peaks: dict[int, AllocatorCounters]
@@ -82,7 +82,7 @@ class StepRun:
     workspaces: Mapping[int, int] = field(default_factory=dict)
 
     def step(self, device: int) -> StepRecording:
-        """Return the recorded events on a device, except for the release of PyTorch's cache after the run."""
+        """Return the events of a recorded run on a device, except for the release of PyTorch's cache after the run."""
         if self.snapshot is None:
             raise ValueError("the run was not recorded")
         action = self.snapshot.timelines[device].trace.action
@@ -91,7 +91,7 @@ class StepRun:
 
 
 class StepRunner:
-    """Runs a step on the GPU and measures its memory usage.
+    """Runs a step on the GPU and measures its memory usage. Raises `RecordingError` if PyTorch or a GPU is missing.
 
     Attributes:
         torch: The module torch.
@@ -148,7 +148,7 @@ class StepRunner:
         Args:
             size: Size of the step.
             record: Whether to record the allocations.
-            observer: Context manager in which the step runs.
+            observer: Observer of the calls and updates in the run; None if they are not observed.
 
         Raises:
             FitError: The step ran out of memory, or its allocations could not be recorded.
@@ -261,7 +261,7 @@ class StepRunner:
     def limit(self, index: int, total: int | str | None) -> int:
         """Return the memory that PyTorch can use on a device, or on another GPU with memory ``total``, in bytes.
 
-        Memory usage outside PyTorch is assumed to be the same on both GPUs.
+        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if it exceeds ``total``.
         """
         if total is None:
             return self.available(index).limit

@@ -49,7 +49,7 @@ def is_reference(value: Any) -> bool:
 
 
 def referents(reference: Any) -> Iterable[Any]:
-    """Return the objects to which an object refers for which `is_reference` returns True."""
+    """Return the objects to which ``reference`` refers. `is_reference` must be true for it."""
     read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 
@@ -63,7 +63,7 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def base_of_view(tensor: Any) -> tuple[Any, ...]:
-    """Return the strided tensor of which a tensor is a view as a tuple of one element, or an empty tuple."""
+    """Return a tuple that contains the base of a view. It is empty for other tensors and for bases that are sparse."""
     base = attempt(lambda: tensor._base)
     return () if base is None or str(base.layout) != "torch.strided" else (base,)
 

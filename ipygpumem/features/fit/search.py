@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
-from ipygpumem.features.fit.advice.facts import StepObservationCollector, StepObservations
+from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
 from ipygpumem.features.fit.axes import Size, nth_size, size_name
-from ipygpumem.features.fit.dry.runner import DryRunner, OptimizerStateTracker
+from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
+from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.probes import FitError, MemoryCapacity, StepRunner, growing_bytes
@@ -55,12 +56,14 @@ class SizeSearch:
     """Selects sizes, runs a step at these sizes, and predicts the memory usage of the step from these runs.
 
     Attributes:
+        code, runner, ranks, on: The arguments.
+        files: Files to which the first run of the step wrote.
         index: Index of the device.
         capacity: Memory in bytes that PyTorch can use on the device; None before the runs.
         probes: The recorded runs.
         scaled: The prediction; None if there is none.
         notes: Sentences for the user about the runs.
-        observations, facts: Observations of all recorded runs, and of the run from which the step is predicted.
+        collector, observations: Observations of all recorded runs, and of the run from which the step is predicted.
     """
 
     def __init__(
@@ -71,8 +74,7 @@ class SizeSearch:
         self.probes: list[ProbeRun] = []
         self.scaled: RecordedStepPredictor | None = None
         self.notes: list[str] = []
-        self.files, self.facts = WrittenFiles(), StepObservations()
-        self.observations: StepObservationCollector
+        self.files, self.observations = WrittenFiles(), StepObservations()
         self.runner, self.ranks, self._most = runner, ranks, most
         self._before: dict[int, MemoryCapacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
@@ -85,7 +87,7 @@ class SizeSearch:
     def run(self, saved: SavedState, updates: _Updates) -> str:
         """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
-        self.observations = StepObservationCollector(self.runner, saved.objects)
+        self.collector = StepObservationCollector(self.runner, saved.objects)
         probe: Any = None
         try:
             with contextlib.closing(self._runs(saved.objects, updates)) as runs:
@@ -93,8 +95,8 @@ class SizeSearch:
                     self.runner.release(saved)
                     probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
             if self.scaled is not None:
-                self.facts = self.observations.facts(self.scaled, updates, saved.new_gradients())
-                self.scaled = self.scaled.repeated(self.facts.created_blocks(self.scaled))
+                self.observations = self.collector.observations(self.scaled, updates, saved.new_gradients())
+                self.scaled = self.scaled.repeated(self.observations.created_blocks(self.scaled))
         except FitError as refusal:
             return str(refusal)
         finally:
@@ -165,7 +167,7 @@ class SizeSearch:
         warm_up = role == "warm-up"
         try:
             with self.files if warm_up else contextlib.nullcontext():
-                observer = None if warm_up else self.observations.observer()
+                observer = None if warm_up else self.collector.observer()
                 step_run = self.runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:
             return refusal
@@ -176,7 +178,7 @@ class SizeSearch:
         if not len(step.rows):
             raise OptionError(f"{self.code.text} allocates no GPU memory at size {size_name(size)}")
         self._steps.append((size, step))
-        self.observations.add(step, step_run)
+        self.collector.add(step, step_run)
         self.probes.append(ProbeRun(size, role, peaks.allocated, peaks.reserved, predicted))
         used_bytes = peaks.allocated - self._before[self.index].allocated
         if len(self.probes) == 1 and used_bytes > self._allowance(self.index):
@@ -210,10 +212,8 @@ class SizeSearch:
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
 
-        ``added`` is a function that returns how many bytes a run at a given size allocates.
-
-        Raises:
-            FitError: Even a run at the next larger size may need too much memory.
+        ``added`` is a function that returns how many bytes a run at a given size allocates. Raises `FitError` if even
+        a run at the next larger size may need too much memory.
         """
         last = max(size for size, _ in self._steps)
         needed_bytes = 0

@@ -18,8 +18,8 @@ import ipygpumem
 from fakes.allocation_mode import AllocationMode
 from ipygpumem import OptionError
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
-from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.advice.model_blocks import ModelBlockName, block_expressions
+from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.features.fit.probes import StepRunner
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 from ipygpumem.sources.storages import StorageInspector
@@ -64,9 +64,9 @@ def test_durations_of_blocks():
     calls = tuple(ModuleCall(block, 0, 0, 0, none, none, False, value) for block, value in durations)
     names = [ModelBlockName("model", f"layers.{number}", 5, False, "Layer") for number in range(5)]
     names[4] = dataclasses.replace(names[4], type="Head")
-    facts = StepObservations(tuple(names), calls, seconds=100.0)
-    assert facts.block_seconds == {0: 1.5, 1: 1.0, 2: 2.0, 3: 1.5, 4: 40.0}
-    assert facts.step_seconds == 100 - 74.5 + 46
+    observations = StepObservations(tuple(names), calls, seconds=100.0)
+    assert observations.block_seconds == {0: 1.5, 1: 1.0, 2: 2.0, 3: 1.5, 4: 40.0}
+    assert observations.step_seconds == 100 - 74.5 + 46
     assert StepObservations().step_seconds == 0
 
 

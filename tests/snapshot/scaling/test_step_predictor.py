@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
-from ipygpumem.features.fit.advice.facts import StepObservations
+from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
@@ -245,8 +245,8 @@ def test_gradients_to_which_later_runs_add(expandable, generations):
     state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
     scaled = RecordedStepPredictor.from_recordings(steps, state=state, runs=[((size,), run) for size, run in steps])
     addresses = state.state.blocks["address"].tolist()
-    facts = StepObservations(gradients=[addresses.index(address) for address in gradients])
-    repeated = scaled.repeated(facts.created_blocks(scaled))
+    observations = StepObservations(gradients=[addresses.index(address) for address in gradients])
+    repeated = scaled.repeated(observations.created_blocks(scaled))
     for size in (40, 160):
         actual = Recorder(expandable=expandable).run(weights, 1).run(accumulating(generations)[0], *[size] * 5)
         prediction = repeated.predict(size)
@@ -254,7 +254,7 @@ def test_gradients_to_which_later_runs_add(expandable, generations):
         assert prediction.reserved > 1.1 * actual.peaks[1][2]
     assert prediction.reserved > scaled.repeated().predict(size).reserved
     edit = StepEdit(repeated)
-    edit.block_factor[facts.gradients] = 0
+    edit.block_factor[observations.gradients] = 0
     assert edit.apply().predict(160).requested == prediction.requested - 6 * 4 * MIB
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange
-from ipygpumem.features.fit.advice.facts import StepObservations
 from ipygpumem.features.fit.advice.model import Advice, ChangeCandidate, PredictedChange
 from ipygpumem.features.fit.advice.model_blocks import block_expressions, checkpoint_code
+from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.features.fit.advice.optimizers import other_options, set_to_none
 from ipygpumem.features.fit.axes import Size, SizeAxis
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
@@ -53,14 +53,15 @@ class Advisor:
 
     Attributes:
         scaled: The prediction of the step without changes.
-        facts: Observations of the step.
+        observations: Observations of the step.
         axes: Variables that determine the size of the step.
         capacity: Memory that PyTorch can use, in bytes.
-        run_contexts: Function that runs the step in the context managers that can reduce its memory usage.
+        run_contexts: Function that runs the step in the context managers that can reduce its memory usage, and returns
+            the items of `in_contexts`.
     """
 
     scaled: RecordedStepPredictor
-    facts: StepObservations
+    observations: StepObservations
     axes: tuple[SizeAxis, ...]
     capacity: int
     run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]]
@@ -74,8 +75,8 @@ class Advisor:
         candidates = itertools.chain(
             self._checkpointing(step, first),
             self._accumulation(step, first),
-            set_to_none(self.facts, step, first),
-            other_options(self.facts, step),
+            set_to_none(self.observations, step, first),
+            other_options(self.observations, step),
             self._loss_in_chunks(step, first),
             self._in_contexts(size, notes),
             self._settings(step),
@@ -92,7 +93,10 @@ class Advisor:
 
     @cached_property
     def in_contexts(self) -> list[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
-        """Context managers, each with the prediction of the step that runs in it, or the reason why there is none."""
+        """Context managers, each with the prediction of the step that runs in it, or the reason why there is none.
+
+        The first access runs the step.
+        """
         return list(self.run_contexts())
 
     def checkpointed(self, step: StepPredictor, blocks: Sequence[int]) -> StepPredictor:
@@ -100,30 +104,36 @@ class Advisor:
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: StepPredictor, size: int) -> list[list[int]]:
-        """Return groups of blocks to checkpoint, sorted by the bytes saved at the peak per second of recomputation."""
-        seconds = self.facts.block_seconds
+        """Return groups of blocks to checkpoint. The first saves most bytes at the peak per second of recomputation.
+
+        Groups that do not reduce the peak are omitted.
+        """
+        seconds = self.observations.block_seconds
         of_kind: dict[str, list[float]] = {}
         for block, value in seconds.items():
-            of_kind.setdefault(self.facts.blocks[block].type, []).append(value)
+            of_kind.setdefault(self.observations.blocks[block].type, []).append(value)
         means = {kind: sum(values) / len(values) for kind, values in of_kind.items()}  # a single time is irregular
         blocks = sorted(seconds)
         length = -(-len(blocks) // _MAX_UNITS)
         units = [blocks[start : start + length] for start in range(0, len(blocks), length)] if blocks else []
-        costs = [sum(means[self.facts.blocks[block].type] for block in unit) for unit in units]
+        costs = [sum(means[self.observations.blocks[block].type] for block in unit) for unit in units]
         edits = [self._checkpoint_edit(step, unit) for unit in units]
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
     def selections(self, step: StepPredictor, size: int, count: int) -> list[list[int]]:
-        """Return up to ``count + 1`` lists of blocks to checkpoint, shortest first. The last contains all blocks."""
+        """Return up to ``count + 1`` lists of blocks to checkpoint, shortest first. The last contains all blocks.
+
+        The result is empty if no block reduces the peak.
+        """
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
         selections = [sorted(block for unit in order[:end] for block in unit) for end in ends]
-        every = sorted({call.block for call in self.facts.calls})
+        every = sorted({call.block for call in self.observations.calls})
         return selections if not selections or selections[-1] == every else [*selections, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
         """Return the name of a change that checkpoints ``blocks``, such as ``"checkpoint 6 of 12 blocks"``."""
-        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.facts.calls}), 'block')}"
+        return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.observations.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: StepPredictor, blocks: Sequence[int]) -> StepEdit:
         edit = StepEdit(step)
@@ -132,24 +142,24 @@ class Advisor:
         return edit
 
     def _calls(self, blocks: Sequence[int]) -> list[ModuleCall]:
-        return [call for call in self.facts.calls if call.block in blocks]
+        return [call for call in self.observations.calls if call.block in blocks]
 
     def _checkpointing(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-        total = len({call.block for call in self.facts.calls})
+        total = len({call.block for call in self.observations.calls})
         for blocks in self.selections(step, size, _ROWS):
-            seconds = sum(self.facts.block_seconds[block] for block in blocks)
-            names = [self.facts.blocks[block] for block in blocks]
+            seconds = sum(self.observations.block_seconds[block] for block in blocks)
+            names = [self.observations.blocks[block] for block in blocks]
             yield ChangeCandidate(
                 self.selection_name(blocks),
                 "checkpointing",
                 self.checkpointed(step, blocks),
-                seconds / (self.facts.step_seconds or 1),
+                seconds / (self.observations.step_seconds or 1),
                 checkpoint_code(names, total),
                 ", ".join(block_expressions(names)),
             )
 
     def _accumulation(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-        updates = self.facts.updates
+        updates = self.observations.updates
         if not updates or updates[0].begin <= step.step_requests.backward:
             return
         edit = StepEdit(step)
@@ -183,7 +193,7 @@ class Advisor:
 
         This output is often the largest tensor. The chunks are recomputed in the backward pass, one at a time.
         """
-        calls, edit, requests = self.facts.calls, StepEdit(step), step.step_requests
+        calls, edit, requests = self.observations.calls, StepEdit(step), step.step_requests
         if not calls:
             return
         begin, end = max(call.end for call in calls), min(call.backward for call in calls)
@@ -216,9 +226,9 @@ class Advisor:
     def _unused_variables(self, step: StepPredictor) -> Iterator[ChangeCandidate]:
         """Yield the step after the variables that it does not use have been deleted."""
         edit = StepEdit(step)
-        names = [name for name, blocks in self.facts.unused if len(blocks)]
+        names = [name for name, blocks in self.observations.unused if len(blocks)]
         if names:
-            edit.block_factor[np.concatenate([blocks for _, blocks in self.facts.unused]).astype(np.int64)] = 0
+            edit.block_factor[np.concatenate([blocks for _, blocks in self.observations.unused]).astype(np.int64)] = 0
             code = f"del {', '.join(names)}"
             label = code if len(names) <= _NAMES else f"del {', '.join(names[:_NAMES])}, ..."
             yield ChangeCandidate(label, "variables", edit.apply(), 0.0, code, "the step does not use these variables")
@@ -243,7 +253,7 @@ class Advisor:
             prediction.allocated,
             prediction.reserved,
             None if largest is None else axis.at_most(largest * parts),
-            candidate.added_time if self.facts.seconds else None,
+            candidate.added_time if self.observations.seconds else None,
             candidate.code,
             candidate.note,
         )

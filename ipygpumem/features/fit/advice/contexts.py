@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.sources.host import read_host
 
 if TYPE_CHECKING:
-    from ipygpumem.features.fit.advice.facts import StepObservations
     from ipygpumem.features.fit.advice.model import ChangeKind
+    from ipygpumem.features.fit.advice.observations import StepObservations
     from ipygpumem.features.fit.search import SizeSearch
 
 _HOST_SHARE = 0.25
@@ -72,14 +72,14 @@ OFFLOADING = ContextManagerChange(
 
 
 def applicable(
-    search: SizeSearch, tensors: Iterable[Any], facts: StepObservations, used: int
+    search: SizeSearch, tensors: Iterable[Any], observations: StepObservations, used: int
 ) -> list[ContextManagerChange]:
     """Return the context managers that could reduce the memory usage of a step.
 
     Args:
         search: The search that ran the step.
         tensors: Tensors of the step.
-        facts: Observations of the step.
+        observations: Observations of the step.
         used: Peak allocated memory of the runs, in bytes.
     """
     if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
@@ -91,5 +91,5 @@ def applicable(
     is_small = search.runner.keeps_contents or host is None or used < _HOST_SHARE * host
     if requests.backward < len(requests.operations) and is_small:
         kinds.add("offloading")
-    uses_autocast = any(call.autocast for call in facts.calls)
+    uses_autocast = any(call.autocast for call in observations.calls)
     return [item for item in search.runner.contexts if item.kind in kinds and not (uses_autocast and item is AUTOCAST)]

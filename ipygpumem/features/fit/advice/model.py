@@ -26,7 +26,7 @@ class PredictedChange(Serializable):
         kind: Kind of the change; None for the step without changes.
         allocated: Predicted peak allocated memory.
         reserved: Predicted peak reserved memory.
-        largest: Largest size that fits with the change; None if none fits.
+        largest: Largest value of the variable `Advice.axis` at which the changed step fits; None if none fits.
         added_time: Additional duration of a step as a fraction of its forward and backward pass; None if it is unknown.
         code: Python code that makes the change.
         note: Side effects of the change, and limits of the prediction.

@@ -38,8 +38,9 @@ class ObservedCall:
         inputs: IDs of the storages of the arguments.
         outputs: IDs of the storages of the results.
         autocast: Whether autocast was enabled.
-        seconds: Duration in seconds; on the host until CUDA events have been evaluated.
-        events: CUDA events at the start and at the end of the call.
+        seconds: Duration in seconds on the GPU, or on the host if there are no CUDA events. It is valid after the end
+            of the step.
+        events: CUDA events at the start and at the end of the call; empty after the end of the step.
         backward: Position at which the backward pass first needed a saved tensor of the block; None if it needed none.
     """
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ipygpumem.core.introspection import attempt
-from ipygpumem.features.fit.advice.facts import OptimizerUpdate, StepObservations
 from ipygpumem.features.fit.advice.model import ChangeCandidate
+from ipygpumem.features.fit.advice.observations import OptimizerUpdate, StepObservations
 from ipygpumem.features.fit.dry.cuda_kernels import cuda_kernels
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, computed_update, selected_foreach
 from ipygpumem.snapshot.scaling.edits import StepEdit
@@ -24,15 +24,15 @@ _MIN_8_BIT = 4096 * 4
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
-def set_to_none(facts: StepObservations, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
+def set_to_none(observations: StepObservations, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
     """Yield the step with ``zero_grad(set_to_none=True)``, so that no gradients exist before its backward pass."""
-    if not facts.updates:
+    if not observations.updates:
         return
     edit, requests = StepEdit(step), step.step_requests
-    old = np.unique(np.concatenate([update.old_gradients for update in facts.updates]))
+    old = np.unique(np.concatenate([update.old_gradients for update in observations.updates]))
     edit.block_end[old] = edit.time(0)
     sizes, nbytes = step.model.sizes((size,)), requests.state.state.blocks["requested"]
-    before = facts.updates[0].begin
+    before = observations.updates[0].begin
     new_gradients = np.flatnonzero((requests.start >= requests.backward) & (requests.end < before)).tolist()
     for gradient in old.tolist():  # the backward pass computes each gradient before it is added to the old one
         match = next((number for number in new_gradients if sizes[number] == nbytes[gradient]), None)
@@ -44,10 +44,10 @@ def set_to_none(facts: StepObservations, step: StepPredictor, size: int) -> Iter
         yield ChangeCandidate(code, "optimizer", edit.apply(), 0.0, code)
 
 
-def other_options(facts: StepObservations, step: StepPredictor) -> Iterator[ChangeCandidate]:
+def other_options(observations: StepObservations, step: StepPredictor) -> Iterator[ChangeCandidate]:
     """Yield the step with other options of its optimizers, and with 8-bit optimizer state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
-    for update in facts.updates:
+    for update in observations.updates:
         by_optimizer.setdefault(update.optimizer, []).append(update)
     for reference, updates in by_optimizer.items():
         optimizer = reference()

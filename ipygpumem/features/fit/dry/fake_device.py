@@ -50,6 +50,7 @@ class FakeDevice:
         hopper: Whether the simulated GPU is a Hopper GPU or a later one.
 
     Attributes:
+        log: Allocations and frees on the simulated GPU.
         native: Whether the code uses tensors on a real GPU. If not, tensors in host memory are counted instead.
     """
 

@@ -18,6 +18,7 @@ class DataRequiredError(RuntimeError):
     """Raised when code that runs on fake tensors would access the data of a tensor or save it to a file."""
 
     suggestion = "remove this code from the step, or run without --dry"
+    """The next step for the user."""
 
 
 class DisabledAutocastError(DataRequiredError):

@@ -25,8 +25,8 @@ from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size
 from ipygpumem.features.fit.dry.contexts import BF16, DRY_OFFLOADING
 from ipygpumem.features.fit.dry.fake_device import FakeDevice
+from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError
-from ipygpumem.features.fit.optimizer_updates import optimizer_state, state_ids
 from ipygpumem.features.fit.probes import FitError, MemoryCapacity, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
 from ipygpumem.features.holders.reference_graph import naming_functions
@@ -85,7 +85,7 @@ class DryRunObserver(StepObserver):
 
 
 class DryRun:
-    """The result of a run of the step on fake tensors, with the attributes of `StepRun`."""
+    """The result of a run of the step on fake tensors, with the attributes of `StepRun` except ``snapshot``."""
 
     def __init__(self, recording: SimulatedRecording, observer: StepObserver | None, log: StorageLog) -> None:
         peak = recording.allocated
@@ -106,6 +106,9 @@ class DryRunner:
     Args:
         code: The step.
         device: Memory of a GPU, such as ``"80 GiB"``, or the name of a GPU in this machine; None for the current GPU.
+
+    Raises:
+        OptionError: PyTorch cannot be imported, ``device`` is invalid, or it is None and this machine has no GPU.
     """
 
     contexts = (AUTOCAST, BF16, DRY_OFFLOADING)
@@ -139,14 +142,18 @@ class DryRunner:
         else:
             self._index = int(match[1] or self.torch.cuda.current_device())
             if self._index >= self.torch.cuda.device_count():
-                raise OptionError(f"this machine has no GPU {name!r}")
+                known = ", ".join(f"cuda:{index}" for index in range(self.torch.cuda.device_count()))
+                raise OptionError(f"this machine has no GPU {name!r}: choose from {known}")
             self._name, self._label = f"cuda:{self._index}", self.torch.cuda.get_device_name(self._index)
 
     def start(self) -> None:
         """Do nothing, because runs on fake tensors need no GPU."""
 
     def updates(self, objects: StepObjects, _: Any) -> Any:
-        """Prepare the runs of a step that uses ``objects``, and delete the gradients, which the first run creates."""
+        """Prepare the runs of a step that uses ``objects``, and delete the gradients, which the first run creates.
+
+        Return a context manager that yields an `OptimizerStateTracker`.
+        """
         torch = self.torch
         if self._total is None:
             hopper = torch.cuda.get_device_capability(self._index)[0] >= _HOPPER
@@ -280,21 +287,3 @@ def _reason(error: Exception) -> str | None:
 def _allocator_settings() -> str:
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     return "" if "expandable" in settings else settings
-
-
-class OptimizerStateTracker:
-    """Finds the state that optimizer updates create. It replaces `OptimizerUpdateReplacer` in runs on fake tensors."""
-
-    skipped = False
-
-    def __init__(self) -> None:
-        self.run: set[str] = set()
-        self._optimizers: dict[int, tuple[Any, set[int]]] = {}
-
-    def prepare(self, optimizer: Any) -> None:
-        """Add an optimizer whose state `states` returns."""
-        self._optimizers[id(optimizer)] = optimizer, state_ids(optimizer)
-
-    def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, a tuple of the tensors of its state and those that its first update created."""
-        return {key: optimizer_state(optimizer, ids) for key, (optimizer, ids) in self._optimizers.items()}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.fit.advice.model_blocks import ModelBlockName
     from ipygpumem.features.fit.advice.observer import StepObserver
-    from ipygpumem.features.fit.dry.runner import DryRun, DryRunner, OptimizerStateTracker
+    from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
+    from ipygpumem.features.fit.dry.runner import DryRun, DryRunner
     from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
     from ipygpumem.features.fit.probes import StepRun, StepRunner
     from ipygpumem.features.fit.step_objects import StepObjects
@@ -50,9 +51,9 @@ class OptimizerUpdate:
         begin: Boundary before the update.
         end: Boundary after the update.
         gradients: Indices of the allocations of the step that contain gradients.
-        old_gradients: Indices of the blocks older than the step that contain gradients.
-        state: Indices of the blocks older than the step that contain the state of the optimizer.
-        created: Indices in ``state`` of the blocks that the first update creates, in the order of their creation.
+        old_gradients: Indices of the memory blocks older than the step that contain gradients.
+        state: Indices of the memory blocks older than the step that contain the state of the optimizer.
+        created: The elements of ``state`` that the first update creates, in the order of their creation.
     """
 
     optimizer: weakref.ref[Any]
@@ -73,10 +74,10 @@ class StepObservations:
         calls: Calls to blocks whose backward pass was observed.
         updates: Optimizer updates.
         seconds: Duration of the step without the updates, in seconds; 0 if it is unknown.
-        unused: Name of each variable that the step does not use, and the indices of the blocks of its tensors.
-        gradients: Indices of the blocks older than the step that contain gradients created by the runs.
-        workspaces: Dict from the indices of the blocks older than the step that contain workspaces of libraries to the
-            number of allocations of the step before their first use.
+        unused: Name of each variable that the step does not use, and the indices of the memory blocks of its tensors.
+        gradients: Indices of the memory blocks older than the step that contain gradients created by the runs.
+        workspaces: For each memory block older than the step that contains the workspace of a library, by index: how
+            many allocations the step makes before it first uses the workspace.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -163,7 +164,7 @@ class StepObservationCollector:
         """Add a run of the step and its recorded allocations."""
         self._recorded.append((step, step_run))
 
-    def facts(
+    def observations(
         self,
         scaled: StepPredictor,
         updates: OptimizerUpdateReplacer | OptimizerStateTracker,
@@ -187,9 +188,11 @@ class StepObservationCollector:
             return np.asarray([*indices], np.int64)
 
         states = {key: (np.sort(blocks(tensors)), blocks(new)) for key, (tensors, new) in updates.states().items()}
-        facts = find_facts(scaled, step_run, [block.name for block in self.blocks], states)
+        observations = find_observations(scaled, step_run, [block.name for block in self.blocks], states)
         workspaces = {block_of[key]: count for key, count in step_run.workspaces.items() if key in block_of}
-        return replace(facts, unused=self._unused(ids), gradients=blocks([*gradients]).tolist(), workspaces=workspaces)
+        return replace(
+            observations, unused=self._unused(ids), gradients=blocks([*gradients]).tolist(), workspaces=workspaces
+        )
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
         """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""
@@ -206,13 +209,15 @@ class StepObservationCollector:
         return tuple(result)
 
 
-def find_facts(
+def find_observations(
     scaled: StepPredictor,
     step_run: StepRun | DryRun,
     blocks: Sequence[ModelBlockName],
     states: dict[int, tuple[Ints, Ints]],
 ) -> StepObservations:
     """Return the observations of the run from which the step is predicted.
+
+    The result is empty if the run was not observed, or if the observed calls cannot be located in its events.
 
     Args:
         scaled: The prediction.
