@@ -217,7 +217,6 @@ def frame_label(file: str, line: int, function: str) -> str:
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
-@functools.cache
 @functools.lru_cache(maxsize=4096)  # there are many stacks with few files
 def is_library_file(file: str) -> bool:
     """Return whether a file belongs to Python or an installed package rather than to the user."""

@@ -240,6 +240,8 @@ class OomPanel:
     """Panel that explains the failed allocations in a cell.
 
     Attributes:
+        observer: Observer of failed allocations.
+        recording: Recording that is saved when an allocation fails.
         report: Report of the cell, if it is shown with the panel.
     """
 

@@ -22,7 +22,9 @@ from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.viewer.display_target import supports_updates
 
 DELAY = 2.0
+"""Time in seconds after which the live display of a cell is created."""
 INTERVAL = 0.5
+"""Time in seconds between updates of the live displays."""
 _CHART_POINTS = 110  # maximum number of points in the chart; each point is two pixels wide
 
 
@@ -65,6 +67,7 @@ class LiveDisplay:
     Attributes:
         request: Message ID of the execution request of the cell; None if the request has no header.
         start: Time at which the cell started, as returned by `time.perf_counter`.
+        line_tracker: Tracker of incomplete lines in the output of the cell.
     """
 
     def __init__(self, shell: Any, clearing: ClearOutputTracker, number: Callable[[], int | None]) -> None:

@@ -45,7 +45,14 @@ from ipygpumem.measurement.runtime import Runtime
 
 @magic.magics_class
 class GPUMem(magic.Magics, Settings, DisplayMixin):
-    """Magics, settings and displays of the ipygpumem extension, which measures the GPU memory of each cell."""
+    """Magics, settings and displays of the ipygpumem extension, which measures the GPU memory of each cell.
+
+    Attributes:
+        session: Runtime of the extension.
+        record: Recording that ``%gpumem record`` starts and stops.
+        cells: Measurements of the running cells.
+        monitoring: Monitor that ``%gpumem live`` starts and stops.
+    """
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
@@ -56,15 +63,23 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
-        """Replace each ``{name}`` in a path with the value of the variable ``name``."""
+        """Replace each ``{name}`` in a path with the value of the variable ``name``.
+
+        Raises:
+            OptionError: A name cannot be expanded, or the path contains the unsupported form ``$name``.
+        """
         return expand_path(self.shell, text)
 
     def output_path(self, text: str) -> Path:
-        """Expand the path of an output file and check that the file can be written."""
+        """Expand the path of an output file. Raises `OptionError` if this fails or the file cannot be written."""
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """Return the object that a name such as ``net.encoder`` refers to in the notebook's namespace."""
+        """Return the object to which a name such as ``net.encoder`` refers in the notebook's namespace.
+
+        Raises:
+            OptionError: The name is not defined.
+        """
         from ipygpumem.features.lines.source_code import resolve_name  # on first use, to save memory
 
         return resolve_name(name, self.shell.user_ns.__getitem__)

@@ -35,7 +35,7 @@ def test_holders_add_up(gpu_notebook):
     gpu_notebook.run(FAIL)
     assert gpu_notebook.run("%gpumem who").text == (
         "cuda:0: memory holders\n"
-        "                                         bytes  tensors\n"
+        "                                          size  tensors\n"
         "  a                                   40.0 MiB        1  ███         uint8 [41943040] · also b[0]\n"
         "  last exception: fail() x            30.0 MiB        1  ██          uint8 [31457280]\n"
         "  Out[2]                              20.0 MiB        1  ██          uint8 [20971520] · also _, _2, ...\n"
@@ -393,13 +393,13 @@ def test_free_variable_while_last_exception_raises_when_read(gpu_notebook, body)
 
 
 def test_free_deletes_nothing_if_search_for_copies_fails(gpu_notebook, monkeypatch):
-    from ipygpumem.features.free import collect
+    from ipygpumem.features.free import delete
 
     def fails(shell, value):
         raise RuntimeError("an internal error")
 
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
-    monkeypatch.setattr(collect, "_last_exception_refers_to", fails)
+    monkeypatch.setattr(delete, "_last_exception_refers_to", fails)
     gpu_notebook.run("%gpumem free x")
     assert held() == {"x": 9}
 

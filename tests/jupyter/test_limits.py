@@ -183,7 +183,7 @@ def test_model_limits(gpu_notebook):
     (tree,) = nb.last.modules
     assert [(row.path, row.type, row.calls) for row in tree.rows] == [("", "Net", 1), ("inner", "Identity", 1)]
     assert tree.row("").activations == 12 << 20
-    for part in ("cuda:0 by phase", "cuda:0 allocated memory by kind", "model: Net"):
+    for part in ("cuda:0 allocated memory by phase", "cuda:0 allocated memory by kind", "model: Net"):
         assert part in result.text
         assert part in result.displays[0]["text/html"]
     assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks

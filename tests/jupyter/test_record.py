@@ -139,7 +139,8 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
     assert line == (
-        "%gpumem record start: your code is already recording allocation history: stop that recording first"
+        "%gpumem record start: your code is already recording allocation history: stop it with "
+        "torch.cuda.memory._record_memory_history(enabled=None)"
     )
     assert fake_gpu.history == before
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: no recording is running"

@@ -18,7 +18,7 @@ _MAX_HOLDERS = 5
 
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.features.free.collect import check_names, delete_exception, delete_outputs, delete_variables
+    from ipygpumem.features.free.delete import check_names, delete_exception, delete_outputs, delete_variables
     from ipygpumem.features.holders.collect import holders
 
     shell = notebook.shell

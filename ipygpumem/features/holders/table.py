@@ -17,7 +17,7 @@ def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list
     """Return a table for each device with the ``limit`` largest holders and the ``parts`` largest tensors of each."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
-        tables = [Table("memory holders", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
+        tables = [Table("memory holders", ("size",), (TableRow("no tensors", (size(0),), 1),))]
     notes = (f"note: {note}" for note in holders.notes)
     return [*tables[:-1], replace(tables[-1], notes=(*tables[-1].notes, *notes))]
 
@@ -45,7 +45,7 @@ def _table(holders: Holders, total: DeviceTotal, limit: int, parts: int) -> Tabl
     notes = dict.fromkeys(holder.note for holder in shown_holders if holder.note)
     if not rows:
         notes["no new tensors"] = None
-    return Table(title, ("bytes", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
+    return Table(title, ("size", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
 
 
 def _sum_row(label: str, nbytes: int, holders: Sequence[Holder], level: int) -> TableRow:

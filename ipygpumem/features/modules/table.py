@@ -45,7 +45,8 @@ def _phase_table(tree: ModuleTree) -> Table:
     seconds = duration(sum(phase.seconds for phase in tree.phases))
     change = change_text(sum(phase.change for phase in tree.phases))
     rows.append(TableRow("all", ("", seconds, change, "", precise_size(peak)), 0))
-    return Table(f"{tree.device} by phase", ("times", "time", "change", "after", "peak"), tuple(rows))
+    title = f"{tree.device} allocated memory by phase"
+    return Table(title, ("times", "time", "change", "after", "peak"), tuple(rows))
 
 
 def _kind_table(tree: ModuleTree) -> Table:
@@ -65,7 +66,7 @@ def _kind_table(tree: ModuleTree) -> Table:
 
 
 def _module_table(tree: ModuleTree) -> Table:
-    title = f"{tree.device} by module"
+    title = f"{tree.device} allocated memory by module"
     if not any(getattr(row, name) for row in tree.rows for name in _SIZES):
         reason = f"no module used memory on {tree.device}: the model may be on another device, such as the CPU"
         return Table(title, (), (), (reason, *tree.notes))

@@ -87,7 +87,7 @@ def processes_table(device: DeviceProcesses) -> Table:
         rows.append(TableRow(f"used ({device.source or 'nvidia-smi'})", ("", size(device.used)), 0))
     note = device.why or ("" if device.neighbours else "no other process uses this device")
     title = f"{device.device} {device.label}".rstrip()
-    return Table(title, ("user", "bytes"), tuple(rows), (note,) if note else ())
+    return Table(title, ("user", "size"), tuple(rows), (note,) if note else ())
 
 
 def _row(label: str, user: str, nbytes: int | None, total: int, note: str = "") -> TableRow:

@@ -87,5 +87,5 @@ def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
         ]
         rows.append(TableRow("all categories", (precise_size(peak.bytes), ""), 0))
         title = f"{peak.device} at its peak ({duration(peak.seconds)} after the start of the profile), by category"
-        tables.append(Table(title, ("bytes", "share"), tuple(rows)))
+        tables.append(Table(title, ("size", "share"), tuple(rows)))
     return tables

@@ -43,7 +43,8 @@ class MultiCellRecording(Collector):
         recorder = AllocationRecorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise RecordingError("your code is already recording allocation history: stop that recording first")
+            stop = "torch.cuda.memory._record_memory_history(enabled=None)"
+            raise RecordingError(f"your code is already recording allocation history: stop it with {stop}")
         self.recorder = recorder
         count = f"{options.max_entries:,}"
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"

@@ -136,7 +136,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
         if peak.pending:
             rows.append(TableRow("pending (freed, waiting for another stream)", (change_text(peak.pending), ""), 1))
         rows.append(TableRow("allocated", (usage_text(peak.allocated), ""), 0))
-        tables.append(Table(f"{peak.device} at its peak, by line of code", ("bytes", "blocks"), tuple(rows)))
+        tables.append(Table(f"{peak.device} at its peak, by line of code", ("size", "blocks"), tuple(rows)))
     return tables
 
 

@@ -43,7 +43,7 @@ TREE = ModuleTree(
     notes=("a note",),
 )
 TEXT = """\
-cuda:0 by phase
+cuda:0 allocated memory by phase
            times     time     change     after      peak
   forward      2  10.0 ms  +30.0 MiB  40.0 MiB  50.0 MiB  ██████████
   other        3   1.50 s  -20.0 MiB  20.0 MiB  25.0 MiB  █████
@@ -57,7 +57,7 @@ cuda:0 allocated memory by kind
   rounding by the allocator                      unknown    100 B
 allocated                                        unknown  4.0 MiB
 
-cuda:0 by module
+cuda:0 allocated memory by module
                          parameters  gradients  optimizer  activations  temporary  at the peak
 model: Net<b>               4.0 MiB          -          -     40.0 MiB          -     44.0 MiB  ██████████
   (itself)                                                                             1.0 MiB  █
@@ -200,4 +200,4 @@ def test_model_on_another_device():
     (*_, table) = module_tables([tree])
     reason = "no module used memory on cuda:0: the model may be on another device, such as the CPU"
     assert (table.rows, table.notes) == ((), (reason, "a note"))
-    assert text_tables([table]) == f"cuda:0 by module\n{reason}\na note"
+    assert text_tables([table]) == f"cuda:0 allocated memory by module\n{reason}\na note"

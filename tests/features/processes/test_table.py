@@ -57,7 +57,7 @@ def test_rows_are_below_row_of_all_other_processes():
 
 TABLE = """\
 cuda:0 NVIDIA H200
-                                     user       bytes
+                                     user        size
   pid 12    this process                      1.0 GiB  ██
   pid 4711  kernel of train.ipynb      me     3.0 GiB  █████  /usr/bin/python -m ipykernel_launcher
   pid 99    child, DataLoader worker   me   512.0 MiB  █      python
