@@ -14,7 +14,7 @@ _PROFILED = "includes the memory of torch.profiler's records"
 
 @dataclass(frozen=True, slots=True)
 class HostReport(Serializable):
-    """Changes in the host memory of this process during a measurement, in bytes.
+    """Changes in the host memory of this process during a measurement, in bytes. Unknown values are None.
 
     Attributes:
         before, after: Readings at the start and at the end of the measurement.

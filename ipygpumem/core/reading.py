@@ -243,7 +243,7 @@ class Baseline(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class BreakdownLine:
-    """One line of the memory breakdown. ``level`` is 0 for a total, 1 for a part of this total, and so on."""
+    """A line of a breakdown: label, size in bytes or None, level (0 for a total, 1 for its parts, ...) and accuracy."""
 
     label: str
     nbytes: int | None

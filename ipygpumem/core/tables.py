@@ -57,7 +57,15 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Table with notes below the rows. ``code`` is True if the rows' notes are source code, which is not wrapped."""
+    """A table of values.
+
+    Attributes:
+        title: Line above the table.
+        header: Headings of the columns with values; empty for no headings.
+        rows: The rows.
+        notes: Sentences below the rows.
+        code: Whether the notes of the rows are source code, which is not wrapped.
+    """
 
     title: str
     header: tuple[str, ...]

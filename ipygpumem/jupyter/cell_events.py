@@ -113,7 +113,10 @@ class RunningCells:
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic."""
+        """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic.
+
+        Return None if this thread runs no cell.
+        """
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):

@@ -29,7 +29,13 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """Options for recording allocation history, as in `ipygpumem.measure`. Invalid values raise `OptionError`."""
+    """Options for recording allocation history, as in `ipygpumem.measure`. Invalid values raise `OptionError`.
+
+    Attributes:
+        stacks: Stacks to record: ``"python"``, ``"all"`` (also C++ frames) or ``"none"``.
+        max_entries: Maximum number of recorded events per device.
+        extra: Additional arguments of ``torch.cuda.memory._record_memory_history``.
+    """
 
     stacks: str = "python"
     max_entries: int = 1_000_000

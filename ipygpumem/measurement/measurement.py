@@ -89,7 +89,13 @@ class MeasurementObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """Options that correspond to the arguments ``peaks``, ``host_peak`` and ``synchronize`` of `measure`."""
+    """Options of a measurement.
+
+    Attributes:
+        reset_peaks: Whether PyTorch's peak counters are reset (argument ``peaks`` of `measure`).
+        reset_host_peak: Whether the peak of resident memory is reset (argument ``host_peak``).
+        synchronize: As the argument of `measure`.
+    """
 
     reset_peaks: bool = True
     reset_host_peak: bool = False

@@ -47,7 +47,12 @@ class CompletedMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementResult:
-    """Report of a completed measurement, and the exception to raise if a limit was exceeded."""
+    """Result of a completed measurement.
+
+    Attributes:
+        report: The report.
+        error: Exception to raise because a limit was exceeded; None if no limit was exceeded.
+    """
 
     report: Report
     error: GPUMemLimitExceeded | None = None

@@ -111,7 +111,10 @@ def namespace_pids() -> tuple[int, ...]:
 
 
 def loaded_library(name: str) -> str | None:
-    """Return the path of the first loaded shared library whose file name starts with ``name`` (Linux only)."""
+    """Return the path of the first loaded shared library whose file name starts with ``name``, or None.
+
+    The result is always None on operating systems other than Linux.
+    """
     with contextlib.suppress(OSError), Path(_MAPS).open(encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = "".join(line.split(maxsplit=5)[5:]).strip()

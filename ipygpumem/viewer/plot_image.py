@@ -45,7 +45,11 @@ def style() -> contextlib.AbstractContextManager[None]:
 class PlotLayout:
     """A white figure whose elements are positioned in CSS pixels from its upper left corner.
 
-    ``scale`` is the number of image pixels per CSS pixel.
+    Attributes:
+        height: Height in CSS pixels.
+        scale: Number of image pixels per CSS pixel.
+        columns: Width of a plot in image pixels.
+        figure: The figure of matplotlib.
     """
 
     def __init__(self, height: int, scale: float) -> None:
@@ -54,7 +58,7 @@ class PlotLayout:
         from matplotlib.transforms import Affine2D
 
         self.height, self.scale = height, scale
-        self.columns = round(PLOT_WIDTH * scale)  # width of a plot in image pixels
+        self.columns = round(PLOT_WIDTH * scale)
         self.figure: Any = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * scale, facecolor="white")
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure

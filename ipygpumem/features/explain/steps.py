@@ -35,7 +35,14 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory of one library or memory pool outside PyTorch, in bytes. ``managed`` is true for CUDA managed memory."""
+    """Memory of one library or memory pool outside PyTorch.
+
+    Attributes:
+        name: Name of the library or memory pool.
+        amount: Size in bytes.
+        grade: Accuracy of the size.
+        managed: Whether it is CUDA managed memory.
+    """
 
     name: str
     amount: int

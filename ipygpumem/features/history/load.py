@@ -234,6 +234,9 @@ _MAX_UNWRITTEN = 1000
 class ReportLog:
     """Log file to which several processes and threads can append reports.
 
+    Attributes:
+        path: Path of the file.
+
     Raises:
         OptionError: The file is not writable, or contains data other than reports.
     """

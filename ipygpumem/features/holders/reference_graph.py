@@ -154,6 +154,7 @@ class ReferrerGraph:
         children: The ids of the objects to which each object refers, by the id of the referrer.
         extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
             For example, tensors refer to their gradients, and autograd nodes to their saved tensors.
+        heap, limit: Objects known to the garbage collector, and the time limit of the search.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ _MAX_HOOK_DEPTH = 7
 
 @dataclass(slots=True)
 class SearchTarget:
-    """A tensor or storage to search for, the locations of its memory, and the tensors that it wraps."""
+    """A tensor (``is_tensor``) or storage to search for, the locations of its memory, and the tensors it wraps."""
 
     obj: Any
     locations: list[StorageLocation]

@@ -30,7 +30,13 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line of source code. ``use`` is its memory usage, or None if it neither allocated nor freed memory."""
+    """A line of source code.
+
+    Attributes:
+        number: Line number.
+        text: Source code.
+        use: Memory usage of the line; None if it neither allocated nor freed memory.
+    """
 
     number: int
     text: str
@@ -39,7 +45,12 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """The source code of a cell or function. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
+    """The source code of a cell or function.
+
+    Attributes:
+        title: Name of the code, such as ``"In [5]"`` or ``"train, In [3]"``.
+        lines: The lines with their memory usage.
+    """
 
     title: str
     lines: tuple[SourceLine, ...]

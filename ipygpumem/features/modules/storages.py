@@ -112,7 +112,10 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def index_of_running(self, module: Any) -> int | None:
-        """Return the index of a running module like `index`, but search the model again if the module is unknown."""
+        """Return the index of a running module, or None if it is not part of the model.
+
+        Unlike `index`, this method searches the model again if the module is unknown.
+        """
         index, reference = self.index(module), self._other_modules.get(id(module))
         if index is None and (reference is None or reference() is not module):
             self._update()

@@ -62,6 +62,7 @@ class ModuleTracker:
         values: Addresses of the arguments and results of calls to `repeated_modules`, by index in ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
+        phases: Tracker of the phases of the training step.
         problem: Reason why storage addresses are missing; empty if none are missing.
 
     Raises:

@@ -151,7 +151,10 @@ class _EventTreeReader:
         return written is not None, uses
 
     def _add_tensor(self, tensor: Any) -> int | None:
-        """Return the index of a tensor. If its allocation was not recorded, compute its storage size from its shape."""
+        """Return the index of a tensor, or None if it has none.
+
+        If the allocation of the tensor was not recorded, the size of its storage is computed from its shape.
+        """
         number = self._index_of(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:
             return None

@@ -22,7 +22,13 @@ _BAR = "height:9px;border:1px solid #9ca3af;margin-right:8px;overflow:hidden;whi
 
 @dataclass(frozen=True, slots=True)
 class FormattedValue:
-    """A formatted value, such as ``peak +1.2 GiB``. ``kind`` determines its color; ``grade`` is shown as a tooltip."""
+    """A formatted value, such as ``peak +1.2 GiB``.
+
+    Attributes:
+        kind: Kind of the value, which determines its color.
+        text: The text.
+        grade: Accuracy of the value, which is shown as a tooltip; None for no tooltip.
+    """
 
     kind: str
     text: str
@@ -31,7 +37,15 @@ class FormattedValue:
 
 @dataclass(frozen=True, slots=True)
 class ShortReportRow:
-    """A row of a short report: the values that changed on a device or the host, and the memory in use."""
+    """A row of a short report.
+
+    Attributes:
+        name: Name of the device, or a label such as ``host memory (RSS)``.
+        metrics: Values that changed.
+        used: Text on the memory in use at the end.
+        device: Report of the device; None for other rows.
+        used_grade: Accuracy of the memory in use; None if it is not shown.
+    """
 
     name: str
     metrics: tuple[FormattedValue, ...]

@@ -127,7 +127,10 @@ class CellLookup:
         return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """Return a label for a cell's runs at the given times, or for all runs if not every time is within a run."""
+        """Return a label for the runs of a cell at the given times, or None if the file is not a cell.
+
+        If one of the times is outside all runs, the label names all runs.
+        """
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         active = self._active(file, times)

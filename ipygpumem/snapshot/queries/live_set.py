@@ -13,7 +13,14 @@ from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """Allocations that are alive right after ``event``. ``rows`` contains their indices in ``timeline.allocations``."""
+    """Allocations that are alive right after an event.
+
+    Attributes:
+        snapshot: The snapshot.
+        timeline: Timeline of the device.
+        event: Index of the event.
+        rows: Indices of the allocations in ``timeline.allocations``.
+    """
 
     snapshot: SnapshotData
     timeline: Timeline

@@ -117,7 +117,11 @@ class RepeatedTextLimit:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Return a column of integers from ``low`` to ``high``. ``where(i)`` names value ``i`` in error messages."""
+    """Return a column of integers from ``low`` to ``high``. ``where(i)`` names value ``i`` in error messages.
+
+    Raises:
+        SnapshotFormatError: A value is not an integer or out of range.
+    """
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

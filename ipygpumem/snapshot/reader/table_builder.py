@@ -68,7 +68,11 @@ class TableBuilder:
         return self._metadata[id(value)][1]
 
     def pool(self, value: Any, where: str) -> int:
-        """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool."""
+        """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool.
+
+        Raises:
+            SnapshotFormatError: The value is not a pair of integers.
+        """
         parts = sequence(value, where)
         if len(parts) != _PAIR:
             raise SnapshotFormatError(f"{where} has {len(parts)} items, not two")
@@ -153,7 +157,12 @@ class StackBuilder:
         return self._sources[trace]
 
     def stack(self, frames: Any, where: str) -> int:
-        """Return the index of a stack, given as a list of frames, innermost first."""
+        """Return the index of a stack, given as a list of frames, innermost first.
+
+        Raises:
+            SnapshotFormatError: A frame is invalid.
+            SnapshotLimitError: The stack has too many frames.
+        """
         number = self._stack_of_list.get(id(frames))
         if number is not None:  # a file can repeat a long list in two bytes
             return number

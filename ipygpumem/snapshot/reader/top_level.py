@@ -30,7 +30,11 @@ _MAX_CURVES = 16  # maximum per device; a recorder writes one or two
 
 
 def top_level(value: Any) -> dict[str, Any]:
-    """Return the top-level dict. A list of segments, which PyTorch before 2.0 wrote, is converted to a dict."""
+    """Return the top-level dict. A list of segments, which PyTorch before 2.0 wrote, is converted to a dict.
+
+    Raises:
+        SnapshotFormatError: The value is not a memory snapshot.
+    """
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
             raise SnapshotFormatError("the data is a list without segments, not a memory snapshot")
@@ -45,7 +49,12 @@ def top_level(value: Any) -> dict[str, Any]:
 
 
 def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> list[Trace]:
-    """Return the events of each device."""
+    """Return the events of each device.
+
+    Raises:
+        SnapshotFormatError: The lists of events are invalid.
+        SnapshotLimitError: There are too many devices.
+    """
     traces = checks.sequence(value, "device_traces")
     if len(traces) > limits.devices:
         raise SnapshotLimitError(f"device_traces has more than {limits.devices:,} devices")

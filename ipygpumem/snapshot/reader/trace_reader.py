@@ -107,7 +107,7 @@ class _Columns:
             self._free_rows.extend(rows.tolist())
 
     def trace(self, device: int) -> Trace:
-        """Check the values and return the events sorted by time."""
+        """Return the events sorted by time. Raises `SnapshotFormatError` if a value is missing or out of range."""
         action = self._actions()
         address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
         for name in ("addr", "size", "time_us"):

@@ -258,6 +258,7 @@ def replay(
     """Replay the recording of a device. `Snapshot.replay` describes the other arguments.
 
     ``by_fraction``: Whether limits are set by ``set_per_process_memory_fraction``, as for garbage collection.
+    Raises `OptionError` if an argument is invalid, and the errors of `Snapshot.replay`.
     """
     verification = cached_verification(snapshot, snapshot.timeline(device).device)
     recording = verification.recording

@@ -280,7 +280,7 @@ class RecordedStepPredictor(StepPredictor):
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
-        """Return a predictor for a fixed size on one axis. Its methods expect sizes on the other axes."""
+        """Return a predictor of the other axes for a fixed size on one axis. Raises `OptionError` if this fails."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
