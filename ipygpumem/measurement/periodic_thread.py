@@ -10,7 +10,7 @@ from collections.abc import Callable
 IDLE_SECONDS = 5.0
 """Idle time in seconds after which the thread ends, because some programs join all threads before they exit."""
 _MIN_POLL = 0.05  # shortest interval in seconds at which a paused thread checks whether to continue
-_JOIN_TIMEOUT = 2.0
+_JOIN_TIMEOUT = 2.0  # in seconds
 
 
 class PeriodicThread:

@@ -24,8 +24,8 @@ from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.reserved_bound import CounterReading, ReservedMemoryCurve, reserved_bound
 from ipygpumem.sources.device import Device
 
-_FIRST = 0.05
-_INTERVAL = 0.005
+_FIRST = 0.05  # time in seconds until the first sample
+_INTERVAL = 0.005  # in seconds
 _MAX_SAMPLES = 8_192
 _MIN_SPACING = 0.1  # minimum time in seconds between stored samples with the same value
 _MAX_FAILURES = 20  # number of consecutive failures after which a measurement stops sampling a device

@@ -65,7 +65,7 @@ class Nvml:
             try:
                 self._pynvml: Any = importlib.import_module("pynvml")
             except ModuleNotFoundError as error:
-                raise NvmlError("nvidia-ml-py is not installed") from error
+                raise NvmlError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from error
             except Exception as error:
                 raise NvmlError(f"nvidia-ml-py cannot be imported: {first_line(error)}") from error
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):

@@ -281,7 +281,7 @@ def device_capacity(runtime: Runtime, index: int) -> MemoryCapacity:
     """
     reading = runtime.reading().devices.get(f"cuda:{index}")
     if reading is None or reading.free is None or reading.reserved is None or reading.allocated is None:
-        raise FitError(f"the free memory of cuda:{index} is unknown")
+        raise FitError(f"the free memory of cuda:{index} is unknown: specify the memory, as in --dry --on '24 GiB'")
     limit = reading.reserved + reading.free
     return MemoryCapacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
 

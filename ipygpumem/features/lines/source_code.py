@@ -105,7 +105,7 @@ def function_region(code: types.CodeType, source: SourceCode) -> SourceRegion:
         if isinstance(node, _FUNCTIONS) and first in {_first_line(node), node.lineno}:
             return SourceRegion(file, _first_line(node), node.end_lineno or node.lineno, name)
     if not source.lines(file):
-        raise OptionError(f"the source code of {code.co_name} is not available (file {file})")
+        raise OptionError(f"the source code of {code.co_name} is not available: the file {file} cannot be read")
     return SourceRegion(file, first, _last_line(code), name)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
 
 _MIN_CHANGE = 2 << 20
-_MIN_INTERVAL = 1.0
+_MIN_INTERVAL = 1.0  # shortest interval between updates in seconds
 _ATTEMPTS = 2
 
 

@@ -34,7 +34,8 @@ class Churn(Serializable):
         label: Label of the group.
         count: Number of allocations.
         bytes: Total requested size in bytes.
-        byte_seconds: Sum of size times lifetime within the range; None if the events have no timestamps.
+        byte_seconds: Sum of size in bytes times lifetime in seconds within the range; None if the events have no
+            timestamps.
         median_us: Median lifetime in microseconds of the allocations freed in the range; None if unknown.
     """
 
@@ -108,7 +109,7 @@ def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple
     if start_us > end_us:
         raise OptionError(f"the time span ends before it starts: start {start_us}, end {end_us}")
     if not trace.has_times:
-        raise OptionError(f"the events of {name} have no timestamps")
+        raise OptionError(f"the events of {name} have no timestamps: use event indices instead")
     first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
     return int(first), int(last)
 

@@ -53,7 +53,7 @@ class SettingsComparison:
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. They are equal if
             the limit is known. None without a limit.
-        capacity: Given capacity; None if there was none.
+        capacity: Given capacity in bytes; None if there was none.
         blockers: Blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
             the blocks that prevent this request from being served. None if the requests that failed in the recording

@@ -44,7 +44,7 @@ def smallest_capacity(
     probes: int | None,
     work: WorkLimit,
 ) -> SmallestCapacity:
-    """Return the smallest limit that is sufficient.
+    """Return the smallest limit that is sufficient. All limits are in bytes.
 
     Args:
         sufficient: Replays the requests within a limit, and returns the smallest limit for which this replay would be

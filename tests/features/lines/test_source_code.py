@@ -142,7 +142,7 @@ def test_regions():
         "the region ends at the closing bracket"
     )
     code = compile("\n\ndef f():\n    return [\n    ]\n", "nowhere", "exec").co_consts[0]
-    with pytest.raises(OptionError, match=r"the source code of f is not available \(file nowhere\)"):
+    with pytest.raises(OptionError, match="the source code of f is not available: the file nowhere cannot be read"):
         function_region(code, SourceCode({}))
 
 

@@ -13,7 +13,7 @@ from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_fro
 
 KEY = "ipygpumem"
 """Key of the identity that an engine publishes. The keys of its reports consist of this key and a number."""
-_OUTPUT_TIMEOUT = 1.0
+_OUTPUT_TIMEOUT = 1.0  # in seconds
 
 
 @dataclass(slots=True)

@@ -32,6 +32,8 @@ _LONG_LIVED = 0.9
 class SuggestedChange(Serializable):
     """Change to the time at which the blocks of a line of code are allocated or freed, or to the sizes of blocks.
 
+    All memory sizes are in bytes.
+
     Attributes:
         label: Label of the line of code, as in `Group`; empty if sizes are changed.
         allocated_first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed
@@ -134,7 +136,7 @@ def _rounded(sizes: Ints) -> Ints:
 
 
 def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
-    """Return the peak of reserved memory if a request that failed is served; otherwise None.
+    """Return the peak of reserved memory in bytes if a request that failed is served; otherwise None.
 
     The request must be served regardless of the addresses of new segments. If it failed only within a given capacity,
     the requests that follow must be served as well.
@@ -152,7 +154,7 @@ def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int |
 
 
 def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
-    """Return the replay's peak of reserved memory, or None if it is not at least 5% below the value after ``event``."""
+    """Return the peak of reserved memory in bytes, or None if it is not at least 5% below the value after ``event``."""
     reserved = recording.timeline.reserved
     peak = 0
     for order in (False, True):

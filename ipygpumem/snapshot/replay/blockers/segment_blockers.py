@@ -92,7 +92,8 @@ def analyze_blocked_request(
         snapshot: Snapshot that contains the recording.
         recording: Recording that its replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
-        capacity: Limit of reserved memory within which the request fails; None for the memory that was available.
+        capacity: Limit of reserved memory in bytes within which the request fails; None for the memory that was
+            available.
     """
     is_known, curve = True, recording.timeline.reserved
     options: dict[str, Any] = {"recorded": True}
