@@ -8,6 +8,7 @@ from ipygpumem.core.units import size
 from ipygpumem.features.oom.model import FailedAllocation
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
+from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.settings import settings_variable
 from ipygpumem.snapshot.replay.verification import cached_verification
@@ -56,18 +57,24 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
         return ""
     if not replay_time.allows(replay_time.used - loaded):  # the next replay takes as long as the verification
         return ""
-    capacity, event = reserved + failure.available, int(ooms[-1])
-    with verification.recording.work_limit.limited(replay_time.remaining):
-        result = replay(snapshot, device, _SETTING, capacity, by_fraction=verification.recording.by_fraction)
-    if event not in result.served:
-        # other addresses of older blocks, for example, might have been enough
-        return (
-            ""
-            if result.grade == "approximate"
-            else "expandable segments alone would not have been enough for this allocation"
-        )
+    capacity, event, recording = reserved + failure.available, int(ooms[-1]), verification.recording
+    started, older = replay_time.used, older_memory(recording)
+    with recording.work_limit.limited(replay_time.remaining):
+        result = replay(snapshot, device, _SETTING, capacity, by_fraction=recording.by_fraction)
+    if event not in result.served and result.grade != "approximate":
+        return "expandable segments alone would not have been enough for this allocation"
+    peak = int(result.reserved.bytes[event + 1])
+    if older and event in result.served and replay_time.allows(replay_time.used - started):
+        with recording.work_limit.limited(replay_time.remaining):
+            again = result.without_older_memory()
+        is_enough, peak = event in again.served, max(peak, int(again.reserved()[event + 1]))
+    else:  # if both are not enough, other addresses of older blocks, for example, might have been enough
+        is_enough = event in result.served and not older
+    if not is_enough:
+        return ""
     about = "" if result.grade == "exact" else "about "
-    remaining_size = size(max(capacity - int(result.reserved.bytes[event + 1]), 0))
+    remaining_size = size(max(capacity - peak, 0))
     variable = settings_variable(snapshot.own.torch_version)
     setting = f"set {variable}={_SETTING} before torch is imported"
-    return f"with expandable segments, {about}{remaining_size} would have been left: {setting}"
+    estimate = f" (estimated: recording began after {size(older)} had been reserved)" if older else ""
+    return f"with expandable segments, {about}{remaining_size} would have been left{estimate}: {setting}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis
+from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.settings import settings_variable, version_note
 from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison
 from ipygpumem.snapshot.replay.settings_result import SettingsResult
@@ -12,6 +13,7 @@ from ipygpumem.snapshot.replay.settings_result import SettingsResult
 _MAX_LINES, _MAX_NAMES = 5, 3
 _CAUSES = {
     "depends on size": "the requested size of the failed request, which is not recorded",
+    "depends on older memory": "the memory that was reserved before the recording began",
     "depends on addresses": "the addresses of new segments, which are unknown",
     "depends on limit": "the memory that was available, which is not recorded exactly",
 }
@@ -77,7 +79,8 @@ def _row(result: SettingsComparison, alternative: SettingsResult, label: str) ->
     shown = alternative is result.recorded or alternative.replay.failure is None
     cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
-        cells.append({True: "yes", False: "out of memory", None: alternative.fits_reason}[alternative.fits])
+        yes = "likely" if alternative.fits_reason else "yes"
+        cells.append({True: yes, False: "out of memory", None: alternative.fits_reason}[alternative.fits])
     return TableRow(label, tuple(cells), 1)
 
 
@@ -159,16 +162,15 @@ def _recommendation(result: SettingsComparison) -> str:
     version = recording.snapshot.own.torch_version
     if recommended is not None and not recommended.settings:
         note = version_note("", version)
-        return (
-            f"Recommendation: remove {settings_variable(version)} from the environment before torch is imported{note}."
-        )
-    if recommended is not None:
+        setting = f"remove {settings_variable(version)} from the environment before torch is imported{note}"
+    elif recommended is not None:
         setting = f"set {settings_variable(version)}={recommended.settings} before torch is imported"
         setting += version_note(recommended.settings, version)
         if recommended.collects and result.limit is not None and not _has_fraction(result):
             limit = size(result.limit[0])
             setting += f", and limit the memory to {limit} with torch.cuda.set_per_process_memory_fraction"
-        return f"Recommendation: {setting}."
+    if recommended is not None:
+        return f"Recommendation{_estimate(result, recommended)}: {setting}."
     if result.limit is not None and any(item.fits is None for item in result.alternatives):
         reasons = {item.fits_reason for item in result.alternatives}
         cause = next((cause for reason, cause in _CAUSES.items() if reason in reasons), "")
@@ -189,6 +191,13 @@ def _recommendation(result: SettingsComparison) -> str:
     return _missing_recommendation(result)
 
 
+def _estimate(result: SettingsComparison, recommended: SettingsResult) -> str:
+    """Return a note that a recommendation is an estimate, with the reason if the recording began late."""
+    older = older_memory(result.verification.recording)
+    reason = f": the recording began after {size(older)} had been reserved" if older else ""
+    return f" (estimated{reason})" if recommended.replay.grade == "approximate" else ""
+
+
 def _missing_recommendation(result: SettingsComparison) -> str:
     reserved = result.verification.recording.timeline.reserved
     if result.verification.difference:
@@ -201,6 +210,8 @@ def _missing_recommendation(result: SettingsComparison) -> str:
     effect = "saves 5% or more of the reserved memory" if result.alternatives else "has an effect on the requests"
     if result.alternatives and result.reached_limit:
         effect = "succeeds with 5% less memory than the recorded settings"
+    if result.may_be_worthwhile:
+        return f"Whether one of these settings {effect} depends on {_CAUSES['depends on older memory']}."
     return f"None of these settings {effect}."
 
 

@@ -59,11 +59,11 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
         segment, needed = _required(settings, int(trace.size[event]))
         limits = [before + free] if free is not None and free < needed else []
         limit = snapshot.own.device_limits.get(timeline.device)
-        if limit is not None and limit >= before - _excess(settings):
+        if limit is not None and limit >= before - excess(settings):
             limits.append(limit)
         set_limit = min(limits, default=set_limit)
         upper = before + segment - 1 if upper is None else min(upper, before + segment - 1)
-    return (int(reserved.bytes.max()) - _excess(settings), upper) if set_limit is None else (set_limit, set_limit)
+    return (int(reserved.bytes.max()) - excess(settings), upper) if set_limit is None else (set_limit, set_limit)
 
 
 def _required(settings: AllocatorSettings, request: int) -> tuple[int, int]:
@@ -73,7 +73,7 @@ def _required(settings: AllocatorSettings, request: int) -> tuple[int, int]:
     return segment, -(-segment // page) * page
 
 
-def _excess(settings: AllocatorSettings) -> int:
+def excess(settings: AllocatorSettings) -> int:
     """Return by how many bytes reserved memory can exceed a limit that the program had set.
 
     PyTorch compares the size of a segment with the limit, and then maps it in larger units.
@@ -93,7 +93,7 @@ def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings:
     free, limit = trace.device_free.get(event), snapshot.own.device_limits.get(timeline.device)
     before = int(reserved.bytes[event])
     if free is not None and free < _required(settings, int(trace.size[event]))[1]:
-        return limit is not None and before - _excess(settings) <= limit < before + free
+        return limit is not None and before - excess(settings) <= limit < before + free
     return free is not None or limit is not None
 
 
@@ -138,4 +138,4 @@ def limit_of_retries(recording: Recording) -> int | None:
 def program_limit(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> int | None:
     """Return the limit in bytes that the program had set; None if the file does not contain it or it was changed."""
     limit, reserved = snapshot.own.device_limits.get(timeline.device), timeline.reserved
-    return None if limit is None or reserved is None or limit < reserved.bytes.max() - _excess(settings) else limit
+    return None if limit is None or reserved is None or limit < reserved.bytes.max() - excess(settings) else limit

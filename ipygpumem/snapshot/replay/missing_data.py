@@ -95,6 +95,15 @@ def depends_on_requested_size(recording: Recording, settings: AllocatorSettings)
     return bool(low < high)
 
 
+def older_memory(recording: Recording) -> int:
+    """Return the memory in bytes that was reserved before the first event, in segments with or without blocks in use.
+
+    Other settings would have led to other segments and other addresses of the blocks in them. Therefore, each result of
+    replays with other settings or limits is an estimate if this memory is not 0.
+    """
+    return int(recording.initial.segments["size"].sum())
+
+
 def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     """Return the sizes in bytes of the blocks before the first event, ordered as in ``initial.blocks``.
 

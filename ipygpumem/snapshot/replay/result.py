@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
@@ -11,12 +11,18 @@ from ipygpumem.core.units import parse_size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
-from ipygpumem.snapshot.replay.memory_limit import parse_capacity
-from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, with_smallest_requests
+from ipygpumem.snapshot.replay.memory_limit import excess, parse_capacity
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state, with_recorded_segments
-from ipygpumem.snapshot.replay.smallest_capacity import SmallestCapacity, lowest_capacity, smallest_capacity
+from ipygpumem.snapshot.replay.smallest_capacity import (
+    LimitedReplays,
+    SmallestCapacity,
+    lowest_capacity,
+    replays_within,
+    smallest_capacity,
+)
 from ipygpumem.snapshot.replay.unused_memory import UnusedMemory, unused_memory
 from ipygpumem.snapshot.replay.verification import cached_verification, grade_of_replay, reason_of_unknown_retries
 
@@ -57,6 +63,8 @@ class Replay:
         retries_reason: Reason why ``retries`` is None; otherwise empty.
         cuda_mallocs: Number of segments or ranges that were allocated or mapped.
         cuda_frees: Number of segments or ranges that were freed or unmapped.
+        limit_reason: Reason why `fits` and `smallest_capacity` are estimates for limits that the recording reached;
+            otherwise empty. It differs from ``reason`` only for the recorded settings.
     """
 
     device: int
@@ -72,6 +80,7 @@ class Replay:
     retries_reason: str
     cuda_mallocs: int
     cuda_frees: int
+    limit_reason: str
     _run: ReplayRun = field(repr=False)
     _recorded: bool = field(repr=False)
     _by_fraction: bool = field(repr=False)
@@ -92,17 +101,22 @@ class Replay:
     def reserved_range(self) -> tuple[int, int]:
         """Lowest and highest peak of reserved memory for several possible addresses.
 
-        These are increasing and decreasing addresses of new segments and, if blocks are older than the recording, new
-        addresses of these blocks. Other addresses, which the driver can choose, may lead to other peaks.
+        These are increasing and decreasing addresses of new segments and, if memory was reserved before the recording
+        began, new addresses of its blocks without its other memory. Other addresses, which the driver can choose, may
+        lead to other peaks.
         """
         if self.grade == "exact":
             return self.reserved_peak, self.reserved_peak
         peaks = [self.reserved_peak]
         if any(event.action == Action.SEGMENT_ALLOC for event in self._run.allocator.events):
             peaks.append(self._run_again(**_SIMULATED, descending=True).allocator.peak)
-        if len(self._run.recording.initial.blocks):
-            peaks.append(self._run_again(**_SIMULATED, keep_older=False).allocator.peak)
+        if older_memory(self._run.recording):
+            peaks.append(self.without_older_memory().allocator.peak)
         return min(peaks), max(peaks)
+
+    def without_older_memory(self) -> ReplayRun:
+        """Replay again with new addresses of the blocks from before the recording, without free memory around them."""
+        return self._run_again(**_SIMULATED, keep_older=False)
 
     @property
     def depends_on_requested_size(self) -> bool:
@@ -133,70 +147,56 @@ class Replay:
 
     @cached_property
     def _capacities(self) -> SmallestCapacity:
-        lowest, threshold = int(self._run.allocated(only_last=True).max()), self.settings.collection_threshold
-        # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
-        estimate = self._run_again(limit=lowest, raises_limit=True, **_SIMULATED).allocator.limit
-        estimate = min([estimate, *self._sufficient])
-        probes = min(_PROBES, 2 * _LONG // len(self._run.recording.trace)) if self.is_short else None
-
-        def sufficient(limit: int) -> int | None:
-            if self._is_as_recorded(limit):
-                return self.reserved_peak
-            if limit < self._lowest_capacity:
-                return None
-            result = self._run_again(limit=limit, **_SIMULATED)
-            if result.failure is not None:
-                return None
-            return result.allocator.same_limits.start
-
-        def highest() -> int:
-            if self._is_as_recorded(self.reserved_peak):
-                return self.reserved_peak
-            peak = self._run_again(limit=None, **_SIMULATED).allocator.peak
-            # garbage collection starts at this fraction of the limit
-            return int(peak / threshold) + 1 if threshold else peak
-
-        return smallest_capacity(sufficient, estimate, lowest, highest, probes=probes, work=self.work_limit)
+        return smallest_capacity(
+            partial(self._run_again, **_SIMULATED),
+            self._sufficient,
+            int(self._run.allocated(only_last=True).max()) - excess(self.settings) * self._by_fraction,
+            self._lowest_capacity,
+            self.reserved_peak if self.is_as_recorded(self.reserved_peak) else None,
+            probes=min(_PROBES, 2 * _LONG // len(self._run.recording.trace)) if self.is_short else None,
+            work=self.work_limit,
+        )
 
     def fits(self, capacity: int | str) -> bool | None:
         """Return whether all requests are served within ``capacity``, in bytes or as a string such as ``"24 GiB"``.
 
-        None if the answer depends on unknown addresses, also of blocks from before the recording, or on the size of a
-        failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of addresses is
-        replayed.
+        None if the answer depends on unknown addresses, on memory that was reserved before the recording began, or on
+        the size of a failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of
+        addresses is replayed. The answer is an estimate if ``limit_reason`` is not empty.
         """
-        return self.fits_with_limits(parse_size(capacity))[0]
+        return self.fits_with_limits(parse_size(capacity)).fits
 
-    def fits_with_limits(self, capacity: int) -> tuple[bool | None, range]:
-        """Return the result of `fits`, and the limits, including ``capacity``, for which it is the same."""
-        if self._is_as_recorded(capacity):
-            return True, range(self.reserved_peak, 1 << 62)
-        orders: tuple[bool, ...] = (False, True) if self.is_short and not self.settings.expandable else (False,)
-        lowest, recording = self._lowest_capacity, self._run.recording
-        orders, limits = ((), range(lowest)) if capacity < lowest else (orders, range(lowest, 1 << 62))
-        runs = [self._run_again(limit=capacity, **_SIMULATED, descending=descending) for descending in orders]
-        outcomes = [run.failure is None for run in runs] or [False]
-        if outcomes[0]:
+    def fits_with_limits(self, capacity: int) -> LimitedReplays:
+        """Return the result of `fits`, its reason, and the limits, including ``capacity``, for which it is the same."""
+        if self.is_as_recorded(capacity):
+            return LimitedReplays(fits=True, reason="", limits=range(self.reserved_peak, 1 << 62))
+        result = replays_within(
+            self._run.recording,
+            self.settings,
+            capacity,
+            self._lowest_capacity,
+            recorded=self._recorded,
+            by_fraction=self._by_fraction,
+            all_orders=self.is_short,
+        )
+        if result.fits:
             self._sufficient.append(capacity)
-        is_unknown = bool(runs) and not self._recorded and not outcomes[0] and len(recording.initial.blocks) > 0
-        if not any(outcomes) and not is_unknown and self.depends_on_requested_size:
-            recording, by_fraction = with_smallest_requests(recording), self._by_fraction
-            runs.append(run(recording, self.settings, limit=capacity, by_fraction=by_fraction))
-            outcomes.append(runs[-1].failure is None)
-        same = [limits, *(run.allocator.same_limits for run in runs)]
-        limits = range(max(item.start for item in same), min(item.stop for item in same))
-        return None if is_unknown or outcomes[0] != outcomes[-1] else outcomes[0], limits
+        return result
+
+    def is_estimate(self, capacity: int) -> bool:
+        """Return whether `fits` is an estimate for a limit in bytes."""
+        return bool(self.limit_reason) and not self.is_as_recorded(capacity)
 
     @cached_property
     def _lowest_capacity(self) -> int:
-        return lowest_capacity(self._run, self.settings)
+        return lowest_capacity(self._run, self.settings) - excess(self.settings) * self._by_fraction
 
     @property
     def work_limit(self) -> WorkLimit:
         """Limit on the work of replays of the recording."""
         return self._run.recording.work_limit
 
-    def _is_as_recorded(self, capacity: int) -> bool:
+    def is_as_recorded(self, capacity: int) -> bool:
         """Return whether all requests would be served within a limit at their recorded addresses."""
         by_fraction = self._by_fraction and (self.settings.expandable or self.settings.collection_threshold > 0)
         depends = by_fraction or self._run.recording.reached_limit
@@ -273,7 +273,10 @@ def replay(
     result = (
         verification.run if as_recorded else run(recording, allocator_settings, limit=limit, by_fraction=by_fraction)
     )
-    grade, reason = grade_of_replay(recording, verification, allocator_settings, as_recorded=as_recorded)
+    grade, reason = grade_of_replay(recording, verification, allocator_settings)
+    limit_reason = reason if grade == "approximate" else ""
+    if as_recorded and not verification.difference:
+        grade, reason = "exact", ""
     unknown_retries = reason_of_unknown_retries(verification) if as_recorded else ""
     events = result.allocator.events
     mallocs = sum(event.action in (Action.SEGMENT_ALLOC, Action.MAP) for event in events)
@@ -291,6 +294,7 @@ def replay(
         retries_reason=unknown_retries,
         cuda_mallocs=mallocs,
         cuda_frees=len(events) - mallocs,
+        limit_reason=limit_reason,
         _run=result,
         _recorded=as_recorded,
         _by_fraction=by_fraction,

@@ -9,6 +9,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.blockers.blocked_request import blocked_request
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis, analyze_blocked_request
 from ipygpumem.snapshot.replay.memory_limit import default_device, parse_capacity
+from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.result import replay
 from ipygpumem.snapshot.replay.run import replay_errors
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -93,6 +94,19 @@ class SettingsComparison:
         """
         return next(filter(self._is_worthwhile, self.alternatives), None)
 
+    @property
+    def may_be_worthwhile(self) -> bool:
+        """Whether an alternative may be worthwhile, depending on memory reserved before the recording began."""
+        if not older_memory(self.verification.recording):
+            return False
+        uncertain = (
+            self.reached_limit
+            or not item.replay.is_short
+            or (item.baseline is not None and item.peaks[0] <= (1 - _WORTHWHILE) * item.baseline)
+            for item in self.alternatives
+        )
+        return any(uncertain)
+
     def _is_worthwhile(self, item: SettingsResult) -> bool:
         error = self.verification.largest_error
         if item.replay.failure is not None or item.fits is False:
@@ -102,7 +116,12 @@ class SettingsComparison:
         baseline, value = item.baseline, item.peaks[1]
         if self.reached_limit:
             baseline, value = self.recorded.replay.smallest_capacity, item.replay.smallest_capacity
-        return baseline is not None and baseline - value >= max(_WORTHWHILE * baseline, error)
+        saving = 0 if baseline is None else max(_WORTHWHILE * baseline, error)
+        if baseline is None or baseline - value < saving:
+            return False
+        # without older memory, `smallest_capacity` has shown that this limit is sufficient
+        is_certain = not (self.reached_limit and older_memory(self.verification.recording))
+        return is_certain or item.replay.fits(int(baseline - saving)) is True
 
     @property
     def missing(self) -> int:

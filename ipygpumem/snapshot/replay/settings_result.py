@@ -26,7 +26,8 @@ class SettingsResult:
             5%.
         fits: Whether all requests are served within the limit, that is, within each limit between the bounds of
             `SettingsComparison.limit`; None if it is unknown, or if there is no limit.
-        fits_reason: Reason why it is unknown whether all requests are served; empty if it is known.
+        fits_reason: Reason why it is unknown whether all requests are served, or why a positive result is an estimate;
+            otherwise empty.
         baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded one or, if the settings
             require a limit and a capacity was given, the one within this capacity. None if the recorded settings do
             not fit into it.
@@ -67,18 +68,20 @@ def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | 
     low, high = bounds
     work = result.work_limit
     least = work.left - _SHARE * work.seconds
-    fits, limits = result.fits_with_limits(low)
-    outcomes = {fits} if high in limits else {fits, result.fits(high)}
-    while high not in limits and len(outcomes) == 1 and fits is not None:
+    first = current = result.fits_with_limits(low)
+    if high not in first.limits:
+        current = result.fits_with_limits(high)
+    if current.fits == first.fits:
+        current = first
+    while current.fits == first.fits is not None and high not in current.limits:
         if work.left < least:
             return None, "not all limits tested"
-        outcome, limits = result.fits_with_limits(limits.stop)
-        outcomes.add(outcome)
-    if len(outcomes) == 1 and fits is not None:
-        return fits, ""
-    if result.depends_on_requested_size:
-        return None, "depends on size"
-    return None, "depends on addresses" if None in outcomes else "depends on limit"
+        current = result.fits_with_limits(current.limits.stop)
+    if first.fits is None or current.fits is None:
+        return None, first.reason or current.reason
+    if current.fits != first.fits:
+        return None, "depends on limit"
+    return first.fits, f"estimate: {result.limit_reason}" if result.is_estimate(low) and first.fits else ""
 
 
 def largest_insufficient_limit(recording: Recording, bounds: tuple[int, int]) -> int:

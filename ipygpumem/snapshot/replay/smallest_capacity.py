@@ -1,4 +1,4 @@
-"""Search for the smallest limit of reserved memory under which a recording succeeds.
+"""Replays within limits of reserved memory, and search for the smallest limit under which a recording succeeds.
 
 The limits that are sufficient need not form one range: with a larger limit, cached segments are freed at other times,
 and the free blocks that remain may be less suitable.
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory, with_smallest_requests
+from ipygpumem.snapshot.replay.run import run as replay_requests
 
 if TYPE_CHECKING:
+    from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.run import ReplayRun
     from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.replay.work_limit import WorkLimit
@@ -21,6 +24,20 @@ if TYPE_CHECKING:
 _SHARE = 1 / 16  # fraction of the work limit that a search may use
 STEP = 2 * MIB
 """Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
+
+
+class LimitedReplays(NamedTuple):
+    """Result of replays within a limit of reserved memory.
+
+    Attributes:
+        fits: Whether all requests are served; None if it is unknown.
+        reason: Reason why it is unknown; otherwise empty.
+        limits: Limits in bytes for which the result is the same.
+    """
+
+    fits: bool | None
+    reason: str
+    limits: range
 
 
 class SmallestCapacity(NamedTuple):
@@ -36,10 +53,11 @@ class SmallestCapacity(NamedTuple):
 
 
 def smallest_capacity(
-    sufficient: Callable[[int], int | None],
-    estimate: int,
+    replay_within: Callable[..., ReplayRun],
+    known: list[int],
     lowest: int,
-    highest: Callable[[], int],
+    bound: int,
+    recorded: int | None,
     *,
     probes: int | None,
     work: WorkLimit,
@@ -47,20 +65,32 @@ def smallest_capacity(
     """Return the smallest limit that is sufficient. All limits are in bytes.
 
     Args:
-        sufficient: Replays the requests within a limit, and returns the smallest limit for which this replay would be
-            the same; None if a request fails.
-        estimate: Limit that is probably sufficient.
+        replay_within: Replays the requests with ``limit=...`` in bytes and other options of `run`.
+        known: Limits that are known to be sufficient.
         lowest: Lower bound of the bisection. Only a few limits below it are tested.
-        highest: Returns a limit that is certainly sufficient.
+        bound: Limit below which no limit is sufficient.
+        recorded: Limit from which the requests are served at their recorded addresses; None if there is none.
         probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
             for a single test of ``estimate``.
         work: Limit on the work of replays. When a share of it has been used, the search ends with an upper bound.
     """
+
+    def sufficient(limit: int) -> int | None:
+        """Return the smallest limit for which the replay would be the same; None if a request fails."""
+        if recorded is not None and limit >= recorded:
+            return recorded
+        if limit < bound:
+            return None
+        result = replay_within(limit=limit)
+        return result.allocator.same_limits.start if result.failure is None else None
+
+    # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
+    estimate = min([replay_within(limit=lowest, raises_limit=True).allocator.limit, *known])
     with work.limited():
         least = work.left - _SHARE * work.seconds
         passing, failing = sufficient(estimate), lowest - 1
         if passing is None or probes is not None:
-            end = highest()
+            end = recorded if recorded is not None else replay_within(limit=None).allocator.same_limits.start
         if passing is None:
             passing, failing = end, estimate if estimate < end else failing
         if probes is None:
@@ -98,3 +128,49 @@ def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
     if last is not None and last in run.served:
         in_use[last + 1] += recording.failed_request(last, settings)[1]
     return int(in_use.max())
+
+
+def replays_within(
+    recording: Recording,
+    settings: AllocatorSettings,
+    limit: int,
+    lowest: int,
+    *,
+    recorded: bool,
+    by_fraction: bool,
+    all_orders: bool,
+) -> LimitedReplays:
+    """Replay a recording within a limit of reserved memory in bytes, for each state that the recording admits.
+
+    If memory was reserved before the recording began, it is kept in one replay. In another one, its blocks in use are
+    allocated again, and its other memory is not reserved. With other settings, a failure of both is uncertain, as the
+    blocks may be in other places.
+
+    Args:
+        recording: Recording whose requests are replayed.
+        settings: Settings of the allocator.
+        limit: Limit in bytes.
+        lowest: Lower bound of the sufficient limits in bytes.
+        recorded: Whether the settings are the recorded ones.
+        by_fraction: As in `SimulatedAllocator`.
+        all_orders: Whether new segments get increasing addresses in one replay, and decreasing ones in another.
+    """
+    limits = range(lowest) if limit < lowest else range(lowest, 1 << 62)
+
+    def serves(recording: Recording = recording, **options: bool) -> bool:
+        nonlocal limits
+        result = replay_requests(recording, settings, limit=limit, by_fraction=by_fraction, **options)
+        same = result.allocator.same_limits
+        limits = range(max(limits.start, same.start), min(limits.stop, same.stop))
+        return result.failure is None
+
+    fits, reason = False, ""
+    if limit >= lowest:
+        fits = serves()
+        if all_orders and not settings.expandable and serves(descending=True) != fits:
+            reason = "depends on addresses"
+        elif older_memory(recording) and (not (fits or recorded) or serves(keep_older=False) != fits):
+            reason = "depends on older memory"
+    if not fits and not reason and depends_on_requested_size(recording, settings):
+        reason = "depends on size" * serves(with_smallest_requests(recording))
+    return LimitedReplays(None if reason else fits, reason, limits)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory
 from ipygpumem.snapshot.replay.recording import RELEASES, Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -172,20 +172,16 @@ def reason_of_unknown_retries(verification: ReplayVerification) -> str:
 
 
 def grade_of_replay(
-    recording: Recording, verification: ReplayVerification, settings: AllocatorSettings, *, as_recorded: bool
+    recording: Recording, verification: ReplayVerification, settings: AllocatorSettings
 ) -> tuple[str, str]:
-    """Return ``grade`` and ``reason`` of a `Replay`."""
+    """Return ``grade`` and ``reason`` of a `Replay` with other settings or within a limit."""
     if verification.difference:
         error = size(verification.largest_error)
         reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "
         return "approximate", f"{reason}reserved memory differs by up to {error})"
-    if as_recorded:
-        return "exact", ""
     reasons = []
-    older = len(recording.initial.blocks)
-    if older:
-        blocks = f"{many(older, 'block')} allocated before the recording"
-        reasons.append(f"the replay keeps the recorded addresses of {blocks}, which may differ with other settings")
+    if older := older_memory(recording):
+        reasons.append(f"the recording began after {size(older)} had been reserved")
     pending = _cross_stream_frees(recording)
     if pending:
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")

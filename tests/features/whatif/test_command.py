@@ -92,8 +92,8 @@ def test_older_blocks_at_other_addresses(capsys):
     file = str(DATA / "resnet50.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "expandable_segments:True", "--capacity", "1016MiB")
     line = " ".join(output.splitlines()[3].split())
-    assert line == "expandable_segments:True 1,014 to 1,164 MiB 0% 1,024 MiB depends on addresses"
-    for capacity, outcome in (("1000MiB", "depends on addresses"), ("900MiB", "out of memory")):
+    assert line == "expandable_segments:True 1,014 to 1,164 MiB 0% 1,024 MiB depends on older memory"
+    for capacity, outcome in (("1000MiB", "depends on older memory"), ("900MiB", "out of memory")):
         _, output, _ = shell(capsys, file, "--set", "expandable_segments:True", "--capacity", capacity)
         assert output.splitlines()[3].endswith(outcome)
     assert "\nNone of these settings is enough: about " in output
