@@ -251,12 +251,12 @@ def _largest(
     ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
 ) -> dict[str, int | None]:
     """Return the attributes of `Fit` that contain the largest sizes, by name. The step fits on all ranks at them."""
+    # reserved memory can be lower at a larger size, so a search from the first size may end below the recommended size
     first, last = axis.first, axis.last
-    sizes = {
-        "largest": scaled.largest(capacity, first=first, last=last),
-        "recommended": scaled.largest(capacity, margin, first=first, last=last),
-        "after_release": scaled.largest(capacity, first=first, last=last, after_release=True),
-    }
+    recommended = scaled.largest(capacity, margin, first=first, last=last)
+    largest = scaled.largest(capacity, first=recommended or first, last=last) or recommended
+    after_release = scaled.largest(capacity, first=largest or first, last=last, after_release=True) or largest
+    sizes = {"largest": largest, "recommended": recommended, "after_release": after_release}
     return {name: axis.at_most(ranks.minimum(size or 0)) for name, size in sizes.items()}
 
 

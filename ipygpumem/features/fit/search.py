@@ -262,7 +262,7 @@ class SizeSearch:
         if not reasons and math.prod(size) > math.prod(check):
             expected = scaled.predict(size).allocated
             scaled, reasons = yield from self._checked(size, "verification", scaled, keep=True)
-            middle = self.code.axes[0].at_least(math.isqrt(check[0] * size[0]))
+            middle = self.code.axes[0].at_least(-(-size[0] // _GROWTH))
             irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
             again = self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
             if again and len(size) == 1 and check[0] < middle < size[0]:

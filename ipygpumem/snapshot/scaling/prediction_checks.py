@@ -43,7 +43,8 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
             except OptionError:  # too few sizes were recorded
                 continue
             other_error = _largest_error(matched, model)
-            if other_error < error and _is_sound(matched, model):
+            curved = error > _MAX_ERROR or _tensors_differ(matched, best, model)
+            if other_error < error and curved and _is_sound(matched, model):
                 best, error = model, other_error
     return best
 
@@ -58,6 +59,22 @@ def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, P
     start = matched.step.start
     differences = [((high.bytes - low.bytes) / max(start + high.bytes, 1), low, high) for low, high in bounds]
     return max(differences, key=lambda item: item[0])
+
+
+def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeModel) -> bool:
+    """Return whether two models predict different sizes of tensors at larger sizes; workspaces are not compared.
+
+    The workspaces of a library such as cuDNN, whose algorithms change with the size, can always be approximated better
+    by quadratic polynomials, which are wrong at larger sizes if the tensors of the step are linear functions.
+    """
+    pairs = zip(matched.peaks(first)[1:], matched.peaks(second)[1:], strict=True)
+    for peak, other in pairs:
+        live = np.union1d(peak.live, other.live)
+        tensors = live[~matched.step.is_workspace[live]]
+        difference = np.abs(peak.sizes - other.sizes)[tensors].sum()
+        if difference > _GOOD_FIT * max(peak.bytes, other.bytes):
+            return True
+    return False
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
