@@ -13,6 +13,13 @@ from torch.nn import functional
 
 import ipygpumem
 from ipygpumem import OptionError, RecordingError
+from ipygpumem.core.units import MIB
+from ipygpumem.features.fit.axes import SizeAxis
+from ipygpumem.features.fit.collect import _largest
+from ipygpumem.features.fit.ranks import RankCommunicator
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
+from ipygpumem.snapshot.scaling.step_requests import InitialState
+from snapshot.scaling.recorder import Recorder, line
 
 GIB = 1 << 30
 
@@ -186,6 +193,29 @@ def test_largest_size(fake_gpu):
     assert "the largest of these values" in str(few)
     with pytest.raises(OptionError, match=r"less than the .* that this process uses outside PyTorch"):
         ipygpumem.fit(step, range(1, 65), on="100 MiB")
+
+
+def test_order_of_the_largest_sizes():
+    """Reserved memory is not a monotonic function of the size: some tensors fit into cached segments by rounding."""
+
+    def step(recorder, size):
+        kept = recorder.alloc(size * 4 * MIB, line(3))
+        recorder.free(recorder.alloc(size * 11 * MIB + size * MIB // 4, line(4)))
+        recorder.free(recorder.alloc(size * 11 * MIB + size * MIB // 4 + MIB, line(5)))
+        recorder.free(kept)
+
+    steps = Recorder().run(step, 4, 8).steps()
+    before = InitialState.at(steps[0][1].snapshot, 0, steps[0][1].first)
+    scaled = RecordedStepPredictor.from_recordings(steps, state=before)
+    axis, ranks = SizeAxis("batch", range(1, 65)), RankCommunicator()
+    reserved = [scaled.predict(size).reserved for size in axis.sizes]
+    assert reserved != sorted(reserved)
+    for capacity in range(100 * MIB, 1500 * MIB, 10 * MIB):
+        sizes = _largest(ranks, axis, scaled, capacity, 0.1)
+        recommended, largest, after_release = (sizes[name] for name in ("recommended", "largest", "after_release"))
+        assert (recommended or 0) <= (largest or 0) <= (after_release or 0), capacity
+        assert largest is None or reserved[largest - 1] <= capacity
+        assert recommended is None or reserved[recommended - 1] <= 0.9 * capacity
 
 
 def test_unreachable_tensors_of_the_program(fake_gpu):

@@ -514,6 +514,16 @@ def test_workspaces_of_algorithms_that_depend_on_the_size(workspaces):
     assert (scaled.predict(96).requested, scaled.deviation(96, last).error) == (recorder.peaks[-1][0], 0)
 
 
+def test_workspaces_are_linear_if_the_tensors_are():
+    """Workspaces of a convolution in a U-Net on an H200, through which a quadratic function passes at small sizes."""
+    sizes = {2: 98.81, 4: 196.34, 8: 388.34, 65: 3124.34, 260: 12484.34}
+    recorder = Recorder().run(with_workspace(sizes), *sizes)
+    *small, (_, last) = recorder.steps()
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
+    assert (scaled.reasons, scaled.model.nodes) == ((), ((2, 65),))
+    assert scaled.predict(260).requested == pytest.approx(recorder.peaks[-1][0], rel=0.001)
+
+
 def test_irregular_workspaces():
     """If the workspaces at the largest sizes disagree, the bounds of the peak are the reason to record larger sizes."""
     sizes = (2, 4, 8, 16)
