@@ -18,11 +18,11 @@ from ipygpumem.features.fit.advice.model_blocks import checkpointing
 from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Fit, SizeCombination
-from ipygpumem.features.fit.probes import FitError, StepRunner
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.search import MAX_SHARE, SizeSearch
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
+from ipygpumem.features.fit.step_runner import FitError, StepRunner
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current

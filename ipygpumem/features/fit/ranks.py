@@ -6,7 +6,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from ipygpumem.features.fit.probes import FitError
+from ipygpumem.features.fit.step_runner import FitError
 from ipygpumem.features.ranks.rank_files import rank_and_world
 
 _TIMEOUT = timedelta(seconds=60)

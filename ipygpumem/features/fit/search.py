@@ -18,12 +18,12 @@ from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
-from ipygpumem.features.fit.probes import FitError, MemoryCapacity, StepRunner, growing_bytes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
+from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner, growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor

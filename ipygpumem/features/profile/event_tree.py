@@ -132,7 +132,10 @@ class _EventTreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Return whether an operator has a schema, and its tensor arguments with whether each is written to."""
+        """Return whether the schema of an operator is known, and the index of each tensor argument.
+
+        Each index is in a tuple with whether the operator writes to the tensor; None if the schema is unknown.
+        """
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
         for position, argument in enumerate(fields.inputs):

@@ -243,7 +243,6 @@ def _recorded(
 def _equivalent(
     recording: Recording, effective: dict[str, AllocatorSettings], different: dict[AllocatorSettings, str]
 ) -> dict[str, str]:
-    """Return `SettingsComparison.equivalent`."""
     labels = {setting: text or "default settings" for setting, text in different.items()}
     labels[recording.effective(recording.settings)] = "recorded settings"
     labels[AllocatorSettings()] = "default settings"

@@ -43,7 +43,7 @@ class ConsecutiveRuns:
 
     def __init__(self, requests: StepRequests) -> None:
         self._requests = requests
-        sources, ages, _ = requests.leftovers
+        sources, ages, _ = requests.retained
         self._removed = np.zeros(len(sources), np.bool_)  # mask of the blocks that do not exist before the first run
         self._last_run = self._complete_run = 0  # the latter is the first run at whose start all kept tensors exist
         if requests.repeated:
@@ -65,7 +65,7 @@ class ConsecutiveRuns:
         is_kept[numbers[is_own & ~is_free]] = True
         is_kept[numbers[is_own & is_free]] = False
         # tensors that no run frees, such as the items of a growing list, are freed after each run except the last
-        sources = requests.leftovers.sources
+        sources = requests.retained.sources
         growing = is_kept.copy()
         growing[sources[(sources >= 0) & (requests.block_ends < len(numbers))]] = False
         operations, places, ends = [], [], []
@@ -92,15 +92,15 @@ class ConsecutiveRuns:
         Blocks that an earlier run has left are allocations of that run. ``is_kept`` is a mask of the allocations that
         exist at the end of a run.
         """
-        requests, (sources, ages, _) = self._requests, self._requests.leftovers
+        requests, (sources, ages, _) = self._requests, self._requests.retained
         own, blocks = run_number * requests.count + np.arange(requests.count), np.full(len(sources), -1, np.int64)
         if run_number == 0:
             blocks[~self._removed] = self._first_block + np.flatnonzero(~self._removed)
             temporaries = requests.created.temporaries
             own[temporaries[temporaries >= 0]] = -1
-        leftover_blocks = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
-        leftover_blocks = leftover_blocks[is_kept[sources[leftover_blocks]]]
-        blocks[leftover_blocks] = (run_number - ages[leftover_blocks]) * requests.count + sources[leftover_blocks]
+        retained_blocks = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
+        retained_blocks = retained_blocks[is_kept[sources[retained_blocks]]]
+        blocks[retained_blocks] = (run_number - ages[retained_blocks]) * requests.count + sources[retained_blocks]
         return np.concatenate([own, blocks, [self._release]])
 
     def with_sizes(self, sizes: Ints) -> Recording:

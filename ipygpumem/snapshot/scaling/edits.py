@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.leftovers import LeftoverBlocks
+from ipygpumem.snapshot.scaling.retained_blocks import RetainedBlocks
 from ipygpumem.snapshot.scaling.size_model import Floats, SizeModel
 from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, StepRequests
@@ -99,7 +99,7 @@ class StepEdit:
         )
         new_indices = np.append(changed_indices, np.arange(count, len(new)))
         blocks = np.flatnonzero(self._not_left_over())
-        previous = old[requests.leftovers.sources[blocks]]
+        previous = old[requests.retained.sources[blocks]]
         times = [
             before[:count][changed_indices],
             before[count:][changed_indices],
@@ -124,7 +124,7 @@ class StepEdit:
     def _not_left_over(self) -> NDArray[np.bool_]:
         """Return a mask of the blocks that previous runs of the changed step would not have left."""
         requests = self.step.step_requests
-        sources = requests.leftovers.sources
+        sources = requests.retained.sources
         freed = self._removed[sources] | (self.end[sources] < self._events * _STRIDE)
         result: NDArray[np.bool_] = requests.resized & freed
         return result
@@ -163,7 +163,7 @@ class StepEdit:
         for name in ("requested", "rounded"):
             block_table[name] = np.where(factor == 1, block_table[name], np.rint(block_table[name] * factor))
         requests.state = replace(original.state, state=replace(original.state.state, blocks=block_table))
-        requests.leftovers = LeftoverBlocks(original.leftovers.sources[existing], original.leftovers.ages[existing], {})
+        requests.retained = RetainedBlocks(original.retained.sources[existing], original.retained.ages[existing], {})
         number_of = np.full(len(self.block_end), -1, np.int64)
         number_of[existing] = np.arange(blocks)
         is_remaining = number_of[original.created.blocks] >= 0

@@ -11,7 +11,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
-from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, PredictedPeak, compare_runs
+from ipygpumem.snapshot.scaling.matching import MatchedRecordings, PredictedPeak, compare_runs
 from ipygpumem.snapshot.scaling.results import PredictionDeviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 

@@ -18,9 +18,9 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun
 from ipygpumem.snapshot.scaling import results
 from ipygpumem.snapshot.scaling.consecutive_runs import ConsecutiveRuns, replay_outcome
-from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
-from ipygpumem.snapshot.scaling.leftovers import find_leftovers
+from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_notes, find_reasons
+from ipygpumem.snapshot.scaling.retained_blocks import find_retained_blocks
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState, StepRequests
@@ -249,8 +249,8 @@ class RecordedStepPredictor(StepPredictor):
         last = runs_by_size[-1][1]
         try:
             state = state or InitialState.at(last.snapshot, last.device, last.last)
-            leftovers = find_leftovers([*runs], matched, state.state.blocks["row"]) if runs else None
-            requests = StepRequests(matched.step, state, leftovers)
+            retained = find_retained_blocks([*runs], matched, state.state.blocks["row"]) if runs else None
+            requests = StepRequests(matched.step, state, retained)
         except ReplayError as error:
             raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
@@ -266,7 +266,7 @@ class RecordedStepPredictor(StepPredictor):
             gradients.
         """
         result, requests = copy.copy(self), copy.copy(self.step_requests)
-        sources = requests.leftovers.sources
+        sources = requests.retained.sources
         requests.resized = (sources >= 0) & self.model.grows[sources]
         requests.repeated = True
         requests.created = created or CreatedBlocks()

@@ -17,8 +17,8 @@ from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
 from ipygpumem.snapshot.replay.verification import cached_verification
-from ipygpumem.snapshot.scaling.leftovers import LeftoverBlocks
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
+from ipygpumem.snapshot.scaling.retained_blocks import RetainedBlocks
 from ipygpumem.snapshot.scaling.step import BACKWARD, StepRecording
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
@@ -69,10 +69,10 @@ class StepRequests:
     Args:
         step: Recording of the step.
         state: State from which the step starts.
-        leftovers: Blocks of the state that previous runs have left, if they are known.
+        retained: Blocks of the state that previous runs have created and not freed, if they are known.
 
     Attributes:
-        repeated: Whether the step runs several times at the same size, from a state without ``leftovers`` and
+        repeated: Whether the step runs several times at the same size, from a state without ``retained`` and
             ``created`` blocks.
         created: Blocks of the state that the first of these runs creates.
         recording: Recording that contains the step.
@@ -88,11 +88,11 @@ class StepRequests:
         segment_pools: For each segment of the state, the index of the pool for large requests.
     """
 
-    def __init__(self, step: StepRecording, state: InitialState, leftovers: LeftoverBlocks | None = None) -> None:
+    def __init__(self, step: StepRecording, state: InitialState, retained: RetainedBlocks | None = None) -> None:
         self.step = step
         self.state = state
         blocks = len(state.state.blocks)
-        self.leftovers = leftovers or LeftoverBlocks(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
+        self.retained = retained or RetainedBlocks(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
         self.repeated = False
         self.created = CreatedBlocks()
         self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)
@@ -133,7 +133,7 @@ class StepRequests:
         change = np.zeros((len(self.operations) + 2, *sizes.shape[1:]), sizes.dtype)
         np.add.at(change, self.start + 1, sizes)
         np.subtract.at(change, self.end + 1, sizes)
-        resized = sizes[self.leftovers.sources[self.resized]]
+        resized = sizes[self.retained.sources[self.resized]]
         change[0] += resized.sum(axis=0)
         np.subtract.at(change, self.block_ends[self.resized] + 1, resized)
         return np.cumsum(change, axis=0)[:-1]
@@ -141,7 +141,7 @@ class StepRequests:
     def live(self, event: int) -> tuple[Ints, Ints]:
         """Return the indices of the step's live allocations and of the initial state's live blocks after an event."""
         own, older = (self.start <= event) & (self.end > event), self.block_ends > event
-        resized = self.leftovers.sources[older & self.resized]
+        resized = self.retained.sources[older & self.resized]
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
 
     def position(self, event: int) -> tuple[str, str]:
@@ -198,7 +198,7 @@ class StepRequests:
         frames = np.append(self.state.snapshot.stacks.leaf, -1)[blocks["stack"]] >= 0
         frames &= step.snapshot is self.state.snapshot
         places = list(zip(allocations.address.tolist(), allocations.size.tolist(), strict=True))
-        pairs = dict(self.leftovers.older)
+        pairs = dict(self.retained.older)
         for candidates, own, other in (
             (rows, places, blocks[["address", "requested"]].tolist()),
             (freed, allocations.size.tolist(), blocks["requested"].tolist()),

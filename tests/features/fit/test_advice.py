@@ -20,7 +20,7 @@ from ipygpumem import OptionError
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
 from ipygpumem.features.fit.advice.model_blocks import ModelBlockName, block_expressions
 from ipygpumem.features.fit.advice.observations import StepObservations
-from ipygpumem.features.fit.probes import StepRunner
+from ipygpumem.features.fit.step_runner import StepRunner
 from ipygpumem.snapshot.scaling.edits import ModuleCall
 from ipygpumem.sources.storages import StorageInspector
 

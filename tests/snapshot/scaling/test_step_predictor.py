@@ -147,7 +147,7 @@ def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
         assert sum(group.bytes for group in repeated.breakdown(size)) == prediction.requested
     assert scaled.events(1).settings.expandable == expandable
     edit = StepEdit(repeated)
-    edit.remove(np.unique(repeated.step_requests.leftovers.sources[repeated.step_requests.resized]))
+    edit.remove(np.unique(repeated.step_requests.retained.sources[repeated.step_requests.resized]))
     assert edit.apply().predict(60).requested == (100 + 2 * 60) * MIB  # nor has a previous run kept anything
     times, amounts = edit.changes((60,))
     assert amounts[times < edit.time(0)].sum() == -generations * 2 * 60 * MIB

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
     from ipygpumem.features.fit.dry.runner import DryRun, DryRunner
     from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
-    from ipygpumem.features.fit.probes import StepRun, StepRunner
     from ipygpumem.features.fit.step_objects import StepObjects
+    from ipygpumem.features.fit.step_runner import StepRun, StepRunner
     from ipygpumem.measurement.runtime import EventPosition
     from ipygpumem.snapshot.model.timeline import Ints
     from ipygpumem.snapshot.scaling.step import StepRecording
@@ -118,7 +118,7 @@ class StepObservations:
         of the same size are interchangeable.
         """
         requests = scaled.step_requests
-        sources = requests.leftovers.sources
+        sources = requests.retained.sources
         begins: dict[int, tuple[int, int]] = {}
         for block, count in self.workspaces.items():
             begins[block] = int(requests.start[count - 1]) + 1 if count else 0, -1

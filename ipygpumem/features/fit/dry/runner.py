@@ -27,8 +27,8 @@ from ipygpumem.features.fit.dry.contexts import BF16, DRY_OFFLOADING
 from ipygpumem.features.fit.dry.fake_device import FakeDevice
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError
-from ipygpumem.features.fit.probes import FitError, MemoryCapacity, device_capacity
 from ipygpumem.features.fit.step_code import StepCode, check_result
+from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, device_capacity
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording

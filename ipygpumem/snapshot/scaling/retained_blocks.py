@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.fitting import MatchedRecordings, Run
+from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 
 
-class LeftoverBlocks(NamedTuple):
-    """Blocks that earlier runs of a step have left.
+class RetainedBlocks(NamedTuple):
+    """Blocks that earlier runs of a step have created and not freed.
 
     Attributes:
         sources: For each block that a later run will free, the index of the allocation of the step that created it; -1
@@ -35,8 +35,8 @@ class _BlockOrigin(NamedTuple):
     source: int
 
 
-def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> LeftoverBlocks:
-    """Return the blocks that earlier runs have left.
+def find_retained_blocks(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) -> RetainedBlocks:
+    """Return the blocks that earlier runs have created and not freed.
 
     Args:
         runs: All runs, in the order in which they were recorded.
@@ -64,4 +64,4 @@ def find_leftovers(runs: Sequence[Run], matched: MatchedRecordings, rows: Ints) 
             blocks[_BlockOrigin(origin.run - len(runs), origin.source)] = block
             if origin.source in freed:
                 sources[block], ages[block] = origin.source, len(runs) - origin.run
-    return LeftoverBlocks(sources, ages, {row: blocks[origin] for origin, row in older.items() if origin in blocks})
+    return RetainedBlocks(sources, ages, {row: blocks[origin] for origin, row in older.items() if origin in blocks})
