@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy, DeviceReading, exact_if_known, make_accuracy
 from ipygpumem.core.samples import NOISE, OutsidePeak
 from ipygpumem.core.serialization import Serializable

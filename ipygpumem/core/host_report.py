@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy, HostReading, exact_if_known, make_accuracy
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from ipygpumem.core.data_classes import dataclass
 
 Relation = Literal["child", "own", "other", "unknown"]
 """``child``: a descendant of this process; ``own``: another process of the same user; ``other``: a process of another

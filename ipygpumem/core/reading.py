@@ -13,10 +13,11 @@ processes, and the lines ``other processes`` and ``unattributed`` are unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference
 

@@ -6,10 +6,10 @@ import importlib
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.device_report import DeviceReport, PeakCounters
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.host_report import HostReport
@@ -66,6 +66,9 @@ class MeasurementLabel:
     cell: int | None = None
     cell_id: str | None = None
     filename: str | None = None
+
+
+_NO_LABEL = MeasurementLabel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ def build_report(
     peaks: Mapping[str, PeakCounters],
     *,
     seconds: float,
-    label: MeasurementLabel = MeasurementLabel(),
+    label: MeasurementLabel = _NO_LABEL,
     success: bool | None = True,
     devices: Collection[str] | None = None,
     sampled: Mapping[str, OutsidePeak] | None = None,

@@ -12,8 +12,8 @@ subtracted. The result may include the memory of a process that started and ende
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import MIB
 

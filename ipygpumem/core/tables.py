@@ -7,10 +7,11 @@ GitHub remove. Text inherits the page's color. Bars are visible on white and bla
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy
 from ipygpumem.core.text import printable
 from ipygpumem.core.units import VISIBLE

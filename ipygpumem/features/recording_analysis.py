@@ -5,13 +5,14 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode

@@ -21,10 +21,11 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from signal import SIGINT
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.jupyter.cell_report import CellOptions, fail_cell, one_line_traceback
 from ipygpumem.jupyter.display import replace_method

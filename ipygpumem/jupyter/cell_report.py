@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import first_line
 from ipygpumem.core.interrupts import ImmediateInterrupts
 from ipygpumem.core.report import Report

@@ -13,9 +13,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError, RecordingError, check_choice
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import pause_gc

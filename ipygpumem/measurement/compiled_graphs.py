@@ -11,9 +11,10 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.measurement.runtime import EventPosition, current, event_position
 from ipygpumem.snapshot.model.stacks import formatted_frames
 from ipygpumem.sources.dynamo import skip_in_dynamo, without_dynamo

@@ -17,8 +17,8 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.measurement.runtime import EventPosition, current, event_position
 from ipygpumem.sources.pytorch import CallObservers
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.core.report import PeakCounters
 from ipygpumem.sources import allocator, pytorch

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import GPUMemLimitExceeded, IpyGpuMemError, first_line
 from ipygpumem.core.interrupts import ImmediateInterrupts
 from ipygpumem.core.reading import Reading

@@ -6,12 +6,13 @@ import pickle
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import atomic_write
 from ipygpumem.core.introspection import pause_gc

@@ -12,9 +12,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.report import PeakCounters

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import NvmlError, first_line
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.reading import DeviceReading, Mode

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from ipygpumem.core.data_classes import dataclass
 
 
 @dataclass(frozen=True, slots=True)

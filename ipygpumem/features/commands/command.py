@@ -10,9 +10,9 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import is_ipython_name
 from ipygpumem.core.units import parse_size

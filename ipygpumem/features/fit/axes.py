@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import Serializable
 

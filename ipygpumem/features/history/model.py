@@ -6,9 +6,9 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.reading import Trust

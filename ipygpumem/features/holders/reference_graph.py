@@ -6,9 +6,9 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.introspection import (
     LATEST_OUTPUTS,
     frame_label,

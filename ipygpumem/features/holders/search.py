@@ -11,11 +11,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.introspection import frame_locals, is_library_file, pause_gc, running_frames
 from ipygpumem.features.holders.model import PLACES, NamedStorage, new_named_storage, new_storage
 from ipygpumem.features.holders.name_assignment import ObjectNames

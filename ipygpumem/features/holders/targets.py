@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.introspection import instance_dict, is_exactly, is_instance, mro, slot_values
 from ipygpumem.features.holders.list_elements import ListElements
 from ipygpumem.features.holders.model import KINDS, Kind

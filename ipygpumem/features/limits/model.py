@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy, make_accuracy
 from ipygpumem.core.report import DeviceReport, Report
 from ipygpumem.core.units import MIB, many, parse_size, precise_size, signed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.core.units import size

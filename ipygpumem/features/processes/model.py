@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
 from ipygpumem.core.report import DeviceReport
 from ipygpumem.core.serialization import Serializable

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy, DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS

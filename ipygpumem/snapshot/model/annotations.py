@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.cells import FOREVER, TimeIntervals
 from ipygpumem.snapshot.model.columns import Action, IndexByValue

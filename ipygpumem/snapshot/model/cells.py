@@ -6,12 +6,13 @@ import heapq
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.snapshot.model.columns import distinct
 from ipygpumem.snapshot.model.stacks import StackTable
 

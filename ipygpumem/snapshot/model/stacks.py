@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ipygpumem.core.data_classes import dataclass
 
 UNKNOWN_FILE = "??"
 # Files that are not user code: libraries, the standard library, notebook internals, generated code, C++

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.text import clip

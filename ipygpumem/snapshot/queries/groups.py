@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.annotations import allocation_metadata, innermost_regions
 from ipygpumem.snapshot.model.columns import IndexByValue, distinct

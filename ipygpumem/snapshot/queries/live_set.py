@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
 from ipygpumem.snapshot.queries.groups import Group, group_rows

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.snapshot.model.columns import IndexByValue
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.field_reader import MARGIN, FieldReader

@@ -10,10 +10,10 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.files import open_regular_file
 from ipygpumem.core.text import printable
