@@ -157,9 +157,11 @@ def replays_within(
     """
     limits = range(lowest) if limit < lowest else range(lowest, 1 << 62)
 
-    def serves(recording: Recording = recording, **options: bool) -> bool:
+    def serves(recording: Recording = recording, *, keep_older: bool = True, descending: bool = False) -> bool:
         nonlocal limits
-        result = replay_requests(recording, settings, limit=limit, by_fraction=by_fraction, **options)
+        result = replay_requests(
+            recording, settings, limit=limit, by_fraction=by_fraction, keep_older=keep_older, descending=descending
+        )
         same = result.allocator.same_limits
         limits = range(max(limits.start, same.start), min(limits.stop, same.stop))
         return result.failure is None

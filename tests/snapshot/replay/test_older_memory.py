@@ -7,6 +7,7 @@ from ipygpumem.features.whatif.table import comparison_table
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.result import replay
+from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import cached_verification
 from snapshot import files
@@ -76,12 +77,15 @@ def test_segments_without_blocks_in_use():
     assert "depends on the memory that was reserved before the recording began." in text
 
 
-def test_failure_with_older_segments_is_uncertain():
-    """Only a limit below the total size of the requests is certainly too low for other settings."""
-    result = after_free_segments().replay(EXPANDABLE)
-    within = result.fits_with_limits(241 * MIB)
-    assert (within.fits, within.reason) == (None, "depends on older memory")
-    assert result.fits(239 * MIB) is False
+def test_failure_of_other_settings_is_uncertain():
+    """Only a limit below the total size of the blocks in use is certainly too low."""
+    result = files.snapshot("resnet50").replay(EXPANDABLE)
+    for limit, outcome in ((960, None), (900, False)):
+        again = run(cached_verification(files.snapshot("resnet50"), 0).recording, result.settings, limit=limit * MIB)
+        assert again.failure is not None
+        within = result.fits_with_limits(limit * MIB)
+        assert (within.fits, within.reason) == (outcome, "depends on older memory" * (outcome is None))
+    assert files.snapshot("resnet50").replay().fits(960 * MIB) is False, "both replays of the recorded settings fail"
 
 
 def test_limit_that_is_enough_only_if_older_blocks_keep_their_addresses():
