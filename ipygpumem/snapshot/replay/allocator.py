@@ -35,6 +35,7 @@ class SimulatedAllocator(ExpandableSegments):
         choose_address: Function that returns the address of a new segment with the given size in bytes.
 
     Attributes:
+        before_retry: Function that is called with the number of a request before cached segments are freed to serve it.
         raises_limit: Whether the limit is raised when a request would fail.
         retries: Number of requests that were tried again after all cached segments were freed (``num_alloc_retries``).
         segments: Sizes in bytes of the segments that were allocated with cudaMalloc, by address.
@@ -55,6 +56,7 @@ class SimulatedAllocator(ExpandableSegments):
         super().__init__(settings, pools, bytes_limit, by_fraction, total, choose_address, collects)
         self.raises_limit = False
         self.retries = 0
+        self.before_retry: Callable[[int], None] | None = None
         self.segments: dict[int, int] = {}
         self._smallest_segment = _UNLIMITED
         self._max_split = _UNLIMITED if settings.max_split_size is None else settings.max_split_size
@@ -173,6 +175,8 @@ class SimulatedAllocator(ExpandableSegments):
             address = self._new_memory(pool, rounded, segment, request) if is_enough else None
         if retry and address is None:
             self.retries += 1
+            if self.before_retry is not None:
+                self.before_retry(request)
             self.release_cached(request)
             address = self._new_memory(pool, rounded, segment, request)
         while address is None and self.raises_limit:

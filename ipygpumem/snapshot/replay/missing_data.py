@@ -95,6 +95,13 @@ def depends_on_requested_size(recording: Recording, settings: AllocatorSettings)
     return bool(low < high)
 
 
+def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
+    """Return rows, request events and ends of the allocations whose free was completed only after other streams."""
+    allocations, requested = recording.allocations, recording.allocations.free_requested
+    rows = np.flatnonzero((requested < len(recording.trace)) & (allocations.end != requested + 1))
+    return rows, requested[rows], allocations.end[rows]
+
+
 def older_memory(recording: Recording) -> int:
     """Return the memory in bytes that was reserved before the first event, in segments with or without blocks in use.
 

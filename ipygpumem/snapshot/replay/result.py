@@ -150,7 +150,6 @@ class Replay:
         return smallest_capacity(
             partial(self._run_again, **_SIMULATED),
             self._sufficient,
-            int(self._run.allocated(only_last=True).max()) - excess(self.settings) * self._by_fraction,
             self._lowest_capacity,
             self.reserved_peak if self.is_as_recorded(self.reserved_peak) else None,
             probes=min(_PROBES, 2 * _LONG // len(self._run.recording.trace)) if self.is_short else None,

@@ -14,14 +14,13 @@ from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
-from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
-from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, fits_initially
-from ipygpumem.snapshot.replay.special_events import repeat_special
+from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, address_chooser, fits_initially
+from ipygpumem.snapshot.replay.special_events import completion_of_pending_frees, repeat_special
 from ipygpumem.snapshot.replay.work_limit import LongReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
 
 _PART = 4096
-_HIGHEST = 1 << 51
-"""End of the simulated addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +69,8 @@ class ReplayRun:
         shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
             ``set_per_process_memory_fraction`` limits the memory.
         uncertain_rows: Allocations from before the recording whose blocks may be up to 1 MiB larger than in ``sizes``.
+        completed: For each allocation whose cross-stream free was completed earlier than in the recording, in order to
+            serve a request, the event of this request.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -85,6 +84,7 @@ class ReplayRun:
     unknown_retries: int = 0
     shows_collection: bool = False
     uncertain_rows: set[int] = field(default_factory=set)
+    completed: dict[int, int] = field(default_factory=dict)
     end: int = 0
     cost: float = 0.0
 
@@ -127,6 +127,8 @@ class ReplayRun:
             if only_last and event != self.recording.last_failed:
                 continue
             values[event + 1] += size
+        for row, event in self.completed.items():
+            values[event + 1 : int(self.recording.allocations.end[row]) + 1] -= self.sizes[row]
         end = max(self.end, 0)
         values[end + 1 :] = values[end]
         return values
@@ -180,7 +182,7 @@ def run(
     rounded_sizes = settings.round(recording.allocations.size)
     pools = _array(recording.pool_of + (rounded_sizes <= SMALL))
     rounded = _array(rounded_sizes)
-    choose = _address_chooser(recording, recorded=recorded or recorded_addresses, descending=descending)
+    choose = address_chooser(recording, recorded=recorded or recorded_addresses, descending=descending)
     allocator = SimulatedAllocator(
         settings,
         recording.pools,
@@ -194,7 +196,9 @@ def run(
     work = allocator.work = recording.work_limit
     rows = len(rounded)
     result = ReplayRun(recording, allocator, array("q", bytes(8 * rows)), array("q", bytes(8 * rows)))
-    addresses, sizes = result.addresses, result.sizes
+    addresses, sizes, completed = result.addresses, result.sizes, result.completed
+    if limit is not None and not recorded and operations is None:
+        allocator.before_retry = completion_of_pending_frees(result, pools)
     operations = recording.operations if operations is None else operations
     result.end = len(recording.trace) if end is None else end
     operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
@@ -213,7 +217,8 @@ def run(
             for operation in chain.from_iterable(_parts(operations, allocator, run_ends)):
                 if operation < 0:
                     row = ~operation
-                    free(pools[row], addresses[row], sizes[row])
+                    if row not in completed:
+                        free(pools[row], addresses[row], sizes[row])
                 elif operation < rows:
                     addresses[operation], sizes[operation] = allocate(pools[operation], rounded[operation], operation)
                 else:
@@ -260,41 +265,3 @@ def _parts(operations: NDArray[Any], allocator: SimulatedAllocator, run_ends: It
         if allocator.peak == peak:
             return
         first, peak = end, allocator.peak
-
-
-def _address_chooser(
-    recording: Recording, *, recorded: bool, descending: bool
-) -> Callable[[SimulatedAllocator, int], int]:
-    """Return a function that returns the address of a new segment of a given size."""
-    next_address = _HIGHEST if descending else ADDRESS_LIMIT
-    compared, agrees = 0, recorded
-
-    def choose(allocator: SimulatedAllocator, size: int) -> int:
-        nonlocal next_address, compared, agrees
-        events = slice(compared, len(allocator.events))
-        compared = len(allocator.events)
-        if agrees:  # segments that are freed together may be in another order
-            simulated = sorted(event[:3] for event in allocator.events[events])
-            agrees = simulated == sorted(event[:3] for event in recording.segment_events[events])
-        address = _recorded_address(recording, allocator, size) if agrees else None
-        if address is not None:
-            return address
-        next_address += -size if descending else size
-        if not ADDRESS_LIMIT <= next_address <= _HIGHEST:
-            raise recording.error("the requests exceed the address space of a process")
-        return next_address if descending else next_address - size
-
-    return choose
-
-
-def _recorded_address(recording: Recording, allocator: SimulatedAllocator, size: int) -> int | None:
-    """Return the address of the next recorded segment; None if the replay has diverged from the recording."""
-    number, events = len(allocator.events), recording.segment_events
-    if number >= len(events):
-        return None
-    action, address, recorded_size, _ = events[number]
-    if action == Action.MAP:
-        return None if allocator.is_mapped(address) else address
-    if action != Action.SEGMENT_ALLOC or recorded_size != size:
-        return None
-    return None if address in allocator.segments else address

@@ -1,4 +1,4 @@
-"""State of the simulated allocator: segments and blocks before the first event and after a given event."""
+"""State of the simulated allocator before the first event and after a given event, and addresses of new segments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.units import GIB, MIB
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import BLOCK, SEGMENT, AllocatorState, find_range
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.expandable_pools import default_pool
 from ipygpumem.snapshot.replay.missing_data import initial_sizes
+from ipygpumem.snapshot.replay.recording import ADDRESS_LIMIT
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipygpumem.snapshot.replay.allocator import SimulatedAllocator
     from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.run import ReplayRun
 
+_HIGHEST = 1 << 51
+"""End of the simulated addresses."""
 UNKNOWN_TOTAL = 140 * GIB
 """Memory of the device in bytes that is assumed if it is unknown, for the address ranges of expandable segments."""
 
@@ -78,13 +85,51 @@ def fits_initially(result: ReplayRun) -> bool:
     return True
 
 
+def address_chooser(
+    recording: Recording, *, recorded: bool, descending: bool
+) -> Callable[[SimulatedAllocator, int], int]:
+    """Return a function that returns the address of a new segment of a given size."""
+    next_address = _HIGHEST if descending else ADDRESS_LIMIT
+    compared, agrees = 0, recorded
+
+    def choose(allocator: SimulatedAllocator, size: int) -> int:
+        nonlocal next_address, compared, agrees
+        events = slice(compared, len(allocator.events))
+        compared = len(allocator.events)
+        if agrees:  # segments that are freed together may be in another order
+            simulated = sorted(event[:3] for event in allocator.events[events])
+            agrees = simulated == sorted(event[:3] for event in recording.segment_events[events])
+        address = _recorded_address(recording, allocator, size) if agrees else None
+        if address is not None:
+            return address
+        next_address += -size if descending else size
+        if not ADDRESS_LIMIT <= next_address <= _HIGHEST:
+            raise recording.error("the requests exceed the address space of a process")
+        return next_address if descending else next_address - size
+
+    return choose
+
+
+def _recorded_address(recording: Recording, allocator: SimulatedAllocator, size: int) -> int | None:
+    """Return the address of the next recorded segment; None if the replay has diverged from the recording."""
+    number, events = len(allocator.events), recording.segment_events
+    if number >= len(events):
+        return None
+    action, address, recorded_size, _ = events[number]
+    if action == Action.MAP:
+        return None if allocator.is_mapped(address) else address
+    if action != Action.SEGMENT_ALLOC or recorded_size != size:
+        return None
+    return None if address in allocator.segments else address
+
+
 def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
     """Return the segments and blocks after a replay that ended with an event, or with an earlier failure."""
     recording, allocator = result.recording, result.allocator
     allocations, trace = recording.allocations, recording.trace
     last = min(event, result.end)
     live = allocations.live(last)
-    live = live[np.asarray(result.sizes)[live] > 0]
+    live = live[(np.asarray(result.sizes)[live] > 0) & ~np.isin(live, list(result.completed))]
     blocks = np.zeros(len(live), BLOCK)
     blocks["address"], blocks["rounded"] = np.asarray(result.addresses)[live], np.asarray(result.sizes)[live]
     blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]

@@ -7,11 +7,13 @@ and the free blocks that remain may be less suitable.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ipygpumem.core.units import MIB
+from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory, with_smallest_requests
 from ipygpumem.snapshot.replay.run import run as replay_requests
 
@@ -56,7 +58,6 @@ def smallest_capacity(
     replay_within: Callable[..., ReplayRun],
     known: list[int],
     lowest: int,
-    bound: int,
     recorded: int | None,
     *,
     probes: int | None,
@@ -67,8 +68,7 @@ def smallest_capacity(
     Args:
         replay_within: Replays the requests with ``limit=...`` in bytes and other options of `run`.
         known: Limits that are known to be sufficient.
-        lowest: Lower bound of the bisection. Only a few limits below it are tested.
-        bound: Limit below which no limit is sufficient.
+        lowest: Limit below which no limit is sufficient.
         recorded: Limit from which the requests are served at their recorded addresses; None if there is none.
         probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
             for a single test of ``estimate``.
@@ -79,7 +79,7 @@ def smallest_capacity(
         """Return the smallest limit for which the replay would be the same; None if a request fails."""
         if recorded is not None and limit >= recorded:
             return recorded
-        if limit < bound:
+        if limit < lowest:
             return None
         result = replay_within(limit=limit)
         return result.allocator.same_limits.start if result.failure is None else None
@@ -123,7 +123,9 @@ def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
     """
     recording, allocations = run.recording, run.recording.allocations
     rounded = np.minimum(settings.round(allocations.size), np.asarray(run.sizes, np.int64))
-    in_use = allocations.in_use(rounded, len(recording.trace))
+    requested = np.where(allocations.free_requested >= BEFORE, allocations.free_requested + 1, allocations.end)
+    ends = np.minimum(allocations.end, requested)  # a retry completes frees that wait for other streams
+    in_use = replace(allocations, end=ends).in_use(rounded, len(recording.trace))
     last = recording.last_failed
     if last is not None and last in run.served:
         in_use[last + 1] += recording.failed_request(last, settings)[1]

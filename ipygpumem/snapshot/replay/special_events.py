@@ -10,10 +10,13 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_MASK
+from ipygpumem.snapshot.replay.missing_data import pending_frees
 from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 
@@ -27,6 +30,20 @@ def repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None
         _repeat_failed_request(result, item, operation, recorded=recorded)
     else:
         _release_again(result, item, operation, recorded=recorded)
+
+
+def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Callable[[int], None]:
+    """Return a function that completes frees before a retry, which waits for all streams. ``pools``: By allocation."""
+    rows, requested, ends = pending_frees(result.recording)
+
+    def complete(request: int) -> None:
+        event = result.event_of(request)
+        for row in rows[(requested < event) & (ends > event)].tolist():
+            if row not in result.completed:
+                result.completed[row] = event
+                result.allocator.free(pools[row], result.addresses[row], result.sizes[row])
+
+    return complete
 
 
 def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *, recorded: bool) -> None:

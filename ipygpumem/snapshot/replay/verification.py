@@ -11,7 +11,7 @@ import numpy as np
 
 from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.model.columns import Action, distinct
-from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory
+from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory, pending_frees
 from ipygpumem.snapshot.replay.recording import RELEASES, Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
@@ -89,13 +89,6 @@ def verify(recording: Recording) -> ReplayVerification:
         differences.append((0, f"reserved memory differs by up to {size(error)}"))
     event, text = min(differences, default=(0, ""))
     return ReplayVerification(recording, result, f"event {event:,}: {text}" if text else "", error)
-
-
-def _cross_stream_frees(recording: Recording) -> int:
-    """Return the number of blocks whose free was completed only after other streams had used them."""
-    allocations, count = recording.allocations, len(recording.trace)
-    requested = (allocations.free_requested >= 0) & (allocations.free_requested < count)
-    return int(np.count_nonzero(requested & (allocations.end != allocations.free_requested + 1)))
 
 
 def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
@@ -182,8 +175,7 @@ def grade_of_replay(
     reasons = []
     if older := older_memory(recording):
         reasons.append(f"the recording began after {size(older)} had been reserved")
-    pending = _cross_stream_frees(recording)
-    if pending:
+    if pending := len(pending_frees(recording)[0]):
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
     if recording.has_private_pools:
         reasons.append("there are private pools, whose use by CUDA graphs is unknown")

@@ -138,7 +138,7 @@ def test_search_for_the_smallest_capacity():
         return SimpleNamespace(failure=None if fits else "failure", allocator=allocator)
 
     def search(probes):
-        return smallest_capacity(run_again, [], 10 * MIB, 10 * MIB, 60 * MIB, probes=probes, work=WorkLimit())
+        return smallest_capacity(run_again, [], 10 * MIB, 60 * MIB, probes=probes, work=WorkLimit())
 
     estimate = 40 * MIB
     assert search(4) == (20 * MIB, 44 * MIB)

@@ -131,11 +131,13 @@ def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int,
     pools = recording.pool_of + (recording.settings.round(recording.allocations.size) <= SMALL)
     for row in choice.rows:
         again.allocator.free(int(pools[row]), again.addresses[row], again.sizes[row])
+        again.completed[row] = again.end
     if choice.contiguous:
         return again.allocator.fits(serving, rounded)
     again.allocator.limit = recording.limit[0]
+    following = recording.operations[np.searchsorted(recording.events, again.end) :][:1].tolist()
     try:
-        again.allocator.allocate(serving, rounded, len(recording.operations))
+        again.allocator.allocate(serving, rounded, max([0, *following]))
     except SimulatedOutOfMemoryError:
         return False
     return True

@@ -166,6 +166,8 @@ def _segments(result: ReplayRun, event: int) -> list[SimulatedSegment]:
             segment.free.append(size)
     small = result.recording.settings.round(allocations.size) <= SMALL
     for row in allocations.live(event).tolist():
+        if row in result.completed:
+            continue
         segment = table[starts[bisect_right(starts, result.addresses[row]) - 1]]
         segment.pool = int(result.recording.pool_of[row] + small[row])
         segment.rows.append(row)
