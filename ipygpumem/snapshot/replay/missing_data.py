@@ -95,6 +95,15 @@ def depends_on_requested_size(recording: Recording, settings: AllocatorSettings)
     return bool(low < high)
 
 
+def completes_free(trace: Trace, event: int) -> bool:
+    """Return whether an event completes a free that waited for another stream."""
+    if event < 0 or trace.action[event] != Action.FREE_COMPLETED:
+        return False
+    is_requested = event > 0 and trace.action[event - 1] == Action.FREE_REQUESTED
+    same_block = trace.address[event - 1] == trace.address[event] and trace.stack[event - 1] == trace.stack[event]
+    return not (is_requested and same_block)
+
+
 def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
     """Return rows, request events and ends of the allocations whose free was completed only after other streams."""
     allocations, requested = recording.allocations, recording.allocations.free_requested

@@ -20,7 +20,7 @@ from ipygpumem.snapshot.replay.memory_limit import (
     limit_of_retries,
     program_limit,
 )
-from ipygpumem.snapshot.replay.missing_data import missing_data, releases_show_causes, smallest_requests
+from ipygpumem.snapshot.replay.missing_data import completes_free, missing_data, releases_show_causes, smallest_requests
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -221,12 +221,12 @@ class Recording:
     def _uses_mapped_memory(self, event: int, next_event: int) -> bool:
         """Return whether segments were freed for a request that was then served from memory that remained mapped.
 
-        After memory was unmapped, the rest of a block may be smaller than ``max_split_size``, so that it can be used.
+        The rest of a block may be smaller than ``max_split_size``, or belong to a cross-stream free that was completed.
         """
         trace, settings = self.trace, self.settings
-        if not settings.expandable or settings.max_split_size is None or next_event >= len(trace):
-            return False
-        return bool(trace.action[next_event] == Action.ALLOC and trace.stack[event] >= 0)
+        is_served = trace.action[next_event : next_event + 1].tolist() == [Action.ALLOC]
+        may_fit = settings.max_split_size is not None or completes_free(trace, event - 1)
+        return bool(settings.expandable and is_served and may_fit and trace.stack[event] >= 0)
 
     def _serves_request(self, event: int, next_event: int) -> bool:
         """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""

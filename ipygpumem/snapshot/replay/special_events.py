@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
 from ipygpumem.snapshot.replay.free_blocks import ADDRESS_MASK
-from ipygpumem.snapshot.replay.missing_data import pending_frees
+from ipygpumem.snapshot.replay.missing_data import completes_free, pending_frees
 from ipygpumem.snapshot.replay.recording import RELEASES, ReleasedSegments
 from ipygpumem.snapshot.replay.settings import SMALL
 
@@ -137,13 +137,11 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
 def _completed_frees(result: ReplayRun, event: int) -> list[int]:
     """Return the sorted addresses of the blocks whose cross-stream frees were completed right before an event."""
     recording, trace = result.recording, result.recording.trace
-    action, address, stack = trace.action, trace.address, trace.stack
     completed = []
-    while event > 0 and action[event - 1] in (Action.FREE_COMPLETED, *RELEASES):
+    while event > 0 and trace.action[event - 1] in (Action.FREE_COMPLETED, *RELEASES):
         event -= 1
-        if action[event] == Action.FREE_COMPLETED:
-            same = event > 0 and (address[event - 1], stack[event - 1]) == (address[event], stack[event])
-            if same and action[event - 1] == Action.FREE_REQUESTED:  # only one stream had used the block
+        if trace.action[event] == Action.FREE_COMPLETED:
+            if not completes_free(trace, event):  # only one stream had used the block
                 break
             operation = int(recording.operations[np.searchsorted(recording.events, event)])
             completed.append(result.addresses[~operation] if operation < 0 else 0)

@@ -16,10 +16,11 @@ EXPANDABLE = "expandable_segments:True"
 BASE = 0x7F00 << 24
 
 
-def snapshot(events, segments, limit=None):
+def snapshot(events, segments, limit=None, *, expandable=False):
     """Return a snapshot from events and segments whose addresses and sizes are in MiB.
 
-    Each segment is given as its address, its size, and the addresses and sizes of its blocks in use.
+    Each segment is given as its address, its size, and the addresses and sizes of its blocks in use. Each event is
+    given as its action, address and size and, optionally, a line, which is 0 for an event without a stack.
     """
     trace = [
         {
@@ -27,10 +28,10 @@ def snapshot(events, segments, limit=None):
             "device_free" if action == "oom" else "addr": address * MIB + BASE * (action != "oom"),
             "size": amount * MIB,
             "stream": 0,
-            "frames": [{"filename": "train.py", "line": 1, "name": "f"}],
+            "frames": [{"filename": "train.py", "line": line, "name": "f"}] if line else [],
             "time_us": time,
         }
-        for time, (action, address, amount) in enumerate(events)
+        for time, (action, address, amount, line) in enumerate((*event, 1)[:4] for event in events)
     ]
     rows = []
     for address, amount, blocks in segments:
@@ -44,11 +45,11 @@ def snapshot(events, segments, limit=None):
             dict(zip(keys, (BASE + at * MIB, n * MIB, state, k * MIB), strict=True)) for at, n, state, k in inside
         ]
         segment = {"device": 0, "address": BASE + address * MIB, "total_size": amount * MIB, "stream": 0}
-        rows.append(segment | {"segment_type": "large", "blocks": values})
+        rows.append(segment | {"segment_type": "large", "blocks": values, "is_expandable": expandable})
     devices = [] if limit is None else [{"index": 0, "limit": limit * MIB, "total": 140 << 30}]
-    return Snapshot.load(
-        {"segments": rows, "device_traces": [trace], "ipygpumem": {"torch": "2.13.0", "devices": devices}}
-    )
+    own = {"torch": "2.13.0", "devices": devices}
+    settings = {"expandable_segments": expandable}
+    return Snapshot.load({"segments": rows, "device_traces": [trace], "allocator_settings": settings, "ipygpumem": own})
 
 
 def after_free_segments():

@@ -1,10 +1,10 @@
 """Frees that wait for other streams: PyTorch completes them before it tries a request again."""
 
-import numpy as np
 import pytest
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
+from ipygpumem.snapshot.replay.verification import cached_verification
 from snapshot.replay.test_older_memory import snapshot
 
 
@@ -43,3 +43,27 @@ def test_state_after_a_retry(limit):
         assert (ends[:-1] <= state.blocks["address"][1:]).all()
         assert used == result.allocated.bytes[event + 1]
         assert reserved == result.reserved.bytes[event + 1]
+
+
+@pytest.mark.parametrize(("line", "retries"), [(3, 1), (9, 0)])
+def test_retry_that_maps_no_memory(line, retries):
+    """A free that a retry completes leaves a block that is partly unmapped, and whose rest serves the request.
+
+    Segments that `torch.cuda.empty_cache` freed have the stack of its call.
+    """
+    events = [("segment_map", 0, 20, 1), ("alloc", 0, 5, 1), ("segment_map", 20, 20, 2), ("alloc", 5, 34, 2)]
+    events += [("free_requested", 5, 34, 8), ("free_completed", 5, 34, line)]
+    events += [("segment_unmap", 20, 20, line), ("alloc", 5, 8, 3)]
+    result = snapshot(events, [(0, 20, [(0, 5), (5, 8)])], limit=56, expandable=True).replay()
+    assert (result.grade, result.retries, result.retries_reason) == ("exact", retries, "")
+
+
+@pytest.mark.parametrize(("line", "limit"), [(0, None), (1, 200 * MIB - 1)])
+def test_limit_is_not_inferred_from_uncertain_retries(line, limit):
+    """Without stacks, the program may have freed the segment. Otherwise, the limit was less than 40 + 60 + 100 MiB."""
+    free = [("free_requested", 0, 40, 8 * line), ("free_completed", 0, 40, 8 * line), ("segment_free", 0, 40, line)]
+    events = [("segment_alloc", 0, 40, 7 * line), ("alloc", 0, 40, 7 * line)]
+    events += [("segment_alloc", 1000, 60, line), ("alloc", 1000, 60, line)]
+    events += [*free, ("segment_alloc", 2000, 100, line), ("alloc", 2000, 100, line)]
+    loaded = snapshot(events, [(1000, 60, [(1000, 60)]), (2000, 100, [(2000, 100)])])
+    assert cached_verification(loaded, 0).recording.limit == (160 * MIB, limit)
