@@ -26,7 +26,8 @@ class AllocationFit:
     Attributes:
         requested, rounded: Size of the allocation before and after rounding by the allocator.
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
-        block: Size of the smallest free block that is large enough; None if there is no such block.
+        block: Size of the smallest free block that PyTorch can use; None if there is no such block. Blocks in private
+            pools, and blocks that ``max_split_size_mb`` excludes, cannot be used.
         segment: Size of the new segment that PyTorch allocates if there is no such block.
     """
 
@@ -76,8 +77,12 @@ def fragmentation(
     stream: int | None = None,
     *,
     replayed: bool = False,
+    private_request: bool | None = False,
 ) -> Fragmentation:
-    """Measure the free memory in segments, and check whether ``need`` bytes fit (on ``stream``, if given)."""
+    """Measure the free memory in segments, and check whether ``need`` bytes fit (on ``stream``, if given).
+
+    ``private_request``: Whether the request belongs to a private pool; None if it is unknown.
+    """
     timeline, settings = snapshot.timeline(state.device), AllocatorSettings.from_snapshot(snapshot.settings)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
@@ -88,6 +93,9 @@ def fragmentation(
     pools = distinct(state.segments["pool"][owner]).tolist()
     private_pools = [number for number in pools if number >= 0 and snapshot.pools[number] != _DEFAULT_POOL]
     private = np.isin(state.segments["pool"][owner], private_pools)
+    usable = np.ones(len(length), np.bool_)
+    if private_request is not None:
+        usable = private == private_request
     return Fragmentation(
         device=state.device,
         event=state.event,
@@ -100,7 +108,7 @@ def fragmentation(
         partly=int(length[~private & is_used].sum()),
         private=int(length[private].sum()),
         derived=not exact and not replayed,
-        fit=None if need is None else _fit(settings, need, stream, length, state.segments[owner]),
+        fit=None if need is None else _fit(settings, need, stream, length[usable], state.segments[owner[usable]]),
     )
 
 
@@ -113,6 +121,11 @@ def _fit(
     if stream is not None:
         suitable &= segments["stream"] == stream
     block = int(length[suitable].min()) if suitable.any() else None
+    if block is not None and settings.max_split_size is not None:
+        slack = settings.large_segment if settings.non_split_rounding is None else settings.non_split_rounding
+        is_whole = rounded >= settings.max_split_size  # such a request does not split a block
+        highest = rounded + slack if is_whole else settings.max_split_size
+        block = None if block >= highest else block
     return AllocationFit(need, rounded, small, block, settings.segment_size(rounded))
 
 
@@ -169,7 +182,11 @@ def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])
-    memory = fragmentation(snapshot, state, requested, int(trace.stream[event]), replayed=replayed)
+    pool = int(trace.pool[event])
+    private = None if pool < 0 else snapshot.pools[pool] != _DEFAULT_POOL
+    memory = fragmentation(
+        snapshot, state, requested, int(trace.stream[event]), replayed=replayed, private_request=private
+    )
     device_free = trace.device_free.get(event)
     reason = _reason(AllocatorSettings.from_snapshot(snapshot.settings), memory, requested, device_free)
     return OomAnalysis(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
@@ -185,7 +202,10 @@ def _reason(
         sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        sentences.append(f"The largest free block, {largest}, belonged to another stream or to the {pool} pool.")
+        others = f"belonged to another stream, to the {pool} pool or to a private pool"
+        if settings.max_split_size is not None:
+            others += ", or was not used because of max_split_size_mb"
+        sentences.append(f"The largest free block, {largest}, {others}.")
     else:
         sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:

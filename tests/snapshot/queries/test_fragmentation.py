@@ -104,3 +104,24 @@ def test_many_private_pools_and_devices():
     start = time.process_time()
     assert sum(len(snapshot.ooms(device)) for device in range(1, 60)) == 30 * 59
     assert time.process_time() - start < 2.5
+
+
+def test_request_is_not_served_from_private_pools():
+    """A free block of 100 MiB in a private pool does not serve a request of the default pool."""
+    private_segment = {
+        **segment(400 * MIB, 100 * MIB, [block(400 * MIB, 100 * MIB, 0, "inactive")]),
+        "segment_pool_id": (0, 1),
+    }
+    default_segment = segment(800 * MIB, 20 * MIB, [block(800 * MIB, 20 * MIB, 0, "inactive")])
+    loaded = Snapshot.load({"segments": [private_segment, default_segment], "device_traces": [[]]})
+    assert loaded.fragmentation(need=20 * MIB).fit.block == 20 * MIB
+    assert loaded.fragmentation(need=60 * MIB).fit.block is None
+
+
+@pytest.mark.parametrize(("need", "used"), [(30, None), (40, None), (81, 100)])
+def test_request_that_max_split_size_excludes_from_a_block(need, used):
+    """A block of at least ``max_split_size`` is used only for requests of that size that leave less than 20 MiB."""
+    free_segment = segment(400 * MIB, 100 * MIB, [block(400 * MIB, 100 * MIB, 0, "inactive")])
+    settings = {"max_split_size": 40 * MIB}
+    loaded = Snapshot.load({"segments": [free_segment], "device_traces": [[]], "allocator_settings": settings})
+    assert loaded.fragmentation(need=need * MIB).fit.block == (None if used is None else used * MIB)
