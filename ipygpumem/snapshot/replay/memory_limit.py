@@ -124,8 +124,6 @@ def limit_of_retries(recording: Recording) -> int | None:
     trace, reserved = recording.trace, recording.timeline.reserved
     if recording.settings.collection_threshold or reserved is None:  # segments were freed before the limit was reached
         return None
-    if recording.has_uncertain_retries:
-        return None
     releases = [item for item in recording.special if not isinstance(item, int) and item.retry]
     served = [(item.first, item.first + item.count) for item in releases]
     bounds = [

@@ -269,7 +269,7 @@ def test_capacity_and_json(capsys):
     assert result["recorded"]["fits"] is True
     (alternative,) = result["alternatives"]
     assert (alternative["settings"], alternative["fits"]) == (setting[1], None)
-    assert alternative["fits_reason"] == "depends on addresses"
+    assert alternative["fits_reason"] == "depends on older memory"
     assert (result["blockers"]["size"], result["blockers"]["reserved"]) == (80 << 20, 1936 << 20)
 
 

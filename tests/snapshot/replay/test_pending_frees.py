@@ -4,7 +4,6 @@ import pytest
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
-from ipygpumem.snapshot.replay.verification import cached_verification
 from snapshot.replay.test_older_memory import snapshot
 
 
@@ -56,14 +55,3 @@ def test_retry_that_maps_no_memory(line, retries):
     events += [("segment_unmap", 20, 20, line), ("alloc", 5, 8, 3)]
     result = snapshot(events, [(0, 20, [(0, 5), (5, 8)])], limit=56, expandable=True).replay()
     assert (result.grade, result.retries, result.retries_reason) == ("exact", retries, "")
-
-
-@pytest.mark.parametrize(("line", "limit"), [(0, None), (1, 200 * MIB - 1)])
-def test_limit_is_not_inferred_from_uncertain_retries(line, limit):
-    """Without stacks, the program may have freed the segment. Otherwise, the limit was less than 40 + 60 + 100 MiB."""
-    free = [("free_requested", 0, 40, 8 * line), ("free_completed", 0, 40, 8 * line), ("segment_free", 0, 40, line)]
-    events = [("segment_alloc", 0, 40, 7 * line), ("alloc", 0, 40, 7 * line)]
-    events += [("segment_alloc", 1000, 60, line), ("alloc", 1000, 60, line)]
-    events += [*free, ("segment_alloc", 2000, 100, line), ("alloc", 2000, 100, line)]
-    loaded = snapshot(events, [(1000, 60, [(1000, 60)]), (2000, 100, [(2000, 100)])])
-    assert cached_verification(loaded, 0).recording.limit == (160 * MIB, limit)
