@@ -9,7 +9,13 @@ import gzip
 import lzma
 import pickle
 
-from snapshot.malicious_files import slow_integers, slow_lines
+from snapshot.malicious_files import (
+    entries_at_slow_positions,
+    frames_with_slow_indices,
+    overlapping_inline_strings,
+    slow_integers,
+    slow_lines,
+)
 
 HEAD = b"\x80\x04"
 FRAME = {"filename": "a.py", "line": 1, "name": "f"}
@@ -189,8 +195,15 @@ def streams(rng, size):
 
 
 def predictable_keys(rng, size):
-    """Return a snapshot with lines or addresses that make each access to a dict slow if they are its keys."""
+    """Return a snapshot with numbers that make each access to a dict slow, or with overlapping entries."""
     bits = min((size // 20).bit_length(), 17)
+    kind = rng.randrange(5)
+    if kind == 0:
+        return entries_at_slow_positions(min(bits, 16), max(size, 1 << 12), size // 20)
+    if kind == 1:
+        return frames_with_slow_indices(min(bits, 15), min(size, 60_000))
+    if kind == 2:
+        return overlapping_inline_strings(size + 1000)
     if rng.random() < 0.5:
         lines, slow = slow_lines(bits)
         frames = [{"filename": "", "line": line, "name": ""} for line in [*lines, *[slow] * len(lines)]]

@@ -86,9 +86,6 @@ def overlapping_entries(size, keys=254, templates=8):
     The bytes are strings inside strings, so that each byte belongs to dozens of possible events.
     """
 
-    def text(value):
-        return b"\x8c" + bytes([len(value)]) + value + b"\x94"
-
     def reference(index):
         return b"h" + bytes([index])
 
@@ -148,6 +145,73 @@ def slow_keys(bits, hash_of):
         return count + len(chain) - position[place] if place in position else count
 
     return [integers[place] for place in chain], max(range(last + 1, last + 4 * size), key=passes)
+
+
+def text(value):
+    return b"\x8c" + bytes([len(value)]) + value + b"\x94"
+
+
+def entries_at_slow_positions(bits, size, dicts):
+    """Return a pickle with ``size`` bytes that contain events at positions that make a dict by position slow.
+
+    ``dicts`` empty dicts follow, each of which might begin an event.
+    """
+    head = PROTO + b"}\x94(" + text(b"segments") + b"]\x94" + text(b"device_traces") + b"]\x94]\x94("
+    head += b"}\x94(" + text(b"action") + text(b"alloc") + text(b"addr") + b"K\x01" + text(b"size") + b"K\x01uea"
+    head += text(b"x") + b"B" + size.to_bytes(4, "little")
+    entry = b"}(h\x07h\x08h\x09K\x01h\x0aK\x01u"
+    content, free = bytearray(size), bytearray(b"\x01" * size)
+    for place in slow_integers(bits)[0]:
+        for at in range((place - len(head)) % (1 << bits), size - len(entry), 1 << bits):
+            if all(free[at - 1 : at + len(entry) + 1]):
+                content[at : at + len(entry)] = entry
+                free[at : at + len(entry)] = bytes(len(entry))
+                break
+    return head + bytes(content) + text(b"y") + b"(" + b"}" * dicts + b"t" + b"u."
+
+
+def frames_with_slow_indices(bits, count):
+    """Return a snapshot with frames of generated code whose indices make a dict by frame index slow.
+
+    A stack of ``count`` frames repeats another frame, whose index is not a key of this dict.
+    """
+    indices, slow = slow_integers(bits)
+    trace, generated = 'File "/home/u/a.py", line 3, in f', set(indices)
+    frames = [{"filename": "/x.py", "line": line, "name": "g"} for line in range(slow + 1)]
+    for index in generated:
+        frames[index]["fx_original_trace"] = trace
+    del frames[min(generated) + 1]  # the index of the frame in the trace
+    event = {"action": "alloc", "addr": 512, "size": 1}
+    stacks = [*(frames[n : n + 60_000] for n in range(0, len(frames), 60_000)), [frames[-1]] * count]
+    return snapshot_of([[{**event, "frames": stack, "time_us": n} for n, stack in enumerate(stacks, 1)]])
+
+
+def overlapping_inline_strings(size, templates=6):
+    """Return a pickle with ``size`` bytes that contain possible events with five strings of 245 bytes every 26 bytes.
+
+    Each of several tuples of keys is prefixed by the keys of these events.
+    """
+    names = [b"action", b"compile_context", b"user_metadata", b"frames", b"pool_id"]
+    names += [b"x%d" % number for number in range(templates)]
+    keys = [b"h" + bytes([4 + number]) for number in range(len(names))]
+    head = PROTO + b"}\x94(" + text(b"segments") + b"]\x94" + text(b"k") + b"(" + b"".join(map(text, names)) + b"t"
+    head += text(b"device_traces") + b"]]("
+    for number in range(templates):
+        values = b"".join(key + b"N" for key in keys[1 : 5 + number])
+        head += 2 * (b"}(" + keys[0] + b"\x8c\x08snapshot" + values + b"u")
+    length, period = 245, 26
+    block = bytearray(period)
+    for number, key in enumerate(keys[:5]):
+        opcodes = (b"" if number else b"}(") + key + b"\x8c" + bytes([length])
+        for place, octet in enumerate(opcodes, (2 + (4 + length) * number) if number else 0):
+            assert not block[place % period]
+            block[place % period] = octet
+    unused = [place for place, octet in enumerate(block) if not octet]
+    content = bytearray(bytes(block) * (size // period))
+    for shift, place in enumerate(unused[:4]):
+        digits = [128 + (n >> 6 * shift & 63) for n in range(len(content) // period)]
+        content[place::period] = bytes(digits)
+    return head + b"ea" + text(b"z") + b"B" + len(content).to_bytes(4, "little") + bytes(content) + b"u."
 
 
 def colliding_pairs(count):

@@ -11,10 +11,12 @@ therefore always correct, and a malicious file can only slow down reading.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
+from math import inf
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,39 @@ class EntryRun:
         before = self.entries.memo_before
         starts: Ints = before[self.first : self.stop] + (self.memo_index - before[self.first])
         return starts
+
+
+class CandidateRuns:
+    """Sequences of adjacent candidate entries, which are visited in the order of their positions in the file.
+
+    A sorted list replaces a dict by position because a file can choose the positions such that a dict is slow.
+
+    Attributes:
+        next_position: Position of the first byte of the next sequence; infinity if there is none.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[int, EntryBatch, int, int]] = []  # by position, in descending order
+        self.next_position: float = inf
+
+    def add(self, batches: Iterable[EntryBatch]) -> None:
+        """Add all sequences in batches of candidates."""
+        for entries in batches:
+            self._runs.extend((int(entries.start[first]), entries, first, stop) for first, stop in entries.runs())
+        self._runs.sort(key=itemgetter(0), reverse=True)
+        self.next_position = self._runs[-1][0] if self._runs else inf
+
+    def pop(self, position: int, outer: list[list[Any]]) -> tuple[EntryBatch, int, int] | None:
+        """Return ``(entries, first, stop)`` of the sequence at a position, or None. Remove it and all before it.
+
+        ``outer`` contains the stack objects before each MARK. Sequences outside of lists of events are not returned.
+        """
+        run = None
+        while self.next_position <= position:
+            start, entries, first, stop = self._runs.pop()
+            run = (entries, first, stop) if start == position else None
+            self.next_position = self._runs[-1][0] if self._runs else inf
+        return run if is_in_events(outer) else None
 
 
 def find_entries(data: bytes, start: int, keys: dict[str, int]) -> Iterator[EntryBatch]:

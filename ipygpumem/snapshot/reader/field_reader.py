@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipygpumem.snapshot.model.columns import IndexByValue, stable_order
+from ipygpumem.snapshot.model.columns import IndexByValue, distinct, stable_order
 from ipygpumem.snapshot.reader import opcodes as op
 
 Ints = NDArray[np.int64]
@@ -112,12 +112,17 @@ class FieldReader:
         rows: Any = np.flatnonzero((width == 0) & valid & self._valid)
         if len(rows):
             rows = slice(None) if len(rows) == len(end) else rows
-            position = self.position[rows]
-            code = code if len(code) == 1 else code[rows]
-            end[rows], memoized[rows] = self._find_end(position, code)
-            if is_kept:
-                indices = self._index(position, end[rows], self._inline[key])
-                value[rows] = np.where(code == op.NONE, NONE, -1 - indices)
+            end[rows], memoized[rows] = self._find_end(self.position[rows], code if len(code) == 1 else code[rows])
+        if len(self.position[rows]) and is_kept:
+            # Entries of a valid file do not overlap. The values of candidates that do would need more memory than the
+            # file, for example if each candidate begins 26 bytes after the previous candidate.
+            reach = np.maximum.accumulate(np.where(valid & self._valid, end, 0))
+            valid[1:] &= reach[:-1] <= self.start[1:]
+            if not valid[rows].all():
+                rows = np.flatnonzero((width == 0) & valid & self._valid)
+            indices = self._index(self.position[rows], end[rows], self._inline[key])
+            is_none = (code if len(code) == 1 else code[rows]) == op.NONE
+            value[rows] = np.where(is_none, NONE, -1 - indices)
         if is_kept:
             self.values[key] = value.astype(np.int32)
             self.memo_offsets[key] = np.where(memoized | (width > 0), self.memo_count, -1 - self.memo_count)
@@ -144,6 +149,15 @@ class FieldReader:
         self.position = self.position + 1
         self._retain(valid)
         self._remove_invalid()
+        for key, values in self._inline.items():  # discard the values of candidates that are not entries
+            column = self.values[key]
+            rows = np.flatnonzero((column < 0) & (column != NONE))
+            numbers = -1 - column[rows]
+            used = distinct(numbers)
+            if len(used) < len(values):
+                column[rows] = -1 - np.searchsorted(used, numbers)
+                octets = list(values)
+                self._inline[key] = IndexByValue((octets[number], place) for place, number in enumerate(used.tolist()))
 
     def _retain(self, valid: Flags) -> None:
         """Retain only the entries that are ``valid`` and end before the end of the data."""
@@ -224,6 +238,8 @@ class FieldReader:
 
     def _index(self, first: Ints, last: Ints, indices: IndexByValue) -> Ints:
         """For each pair of positions, return the index that ``indices`` assigns to the bytes between them."""
+        if not len(first):
+            return np.zeros(0, np.int64)
         size = last - first
         short = size <= _WORD
         word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)

@@ -18,7 +18,7 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, UnsafeSnapshotError
 from ipygpumem.snapshot.reader import opcodes as op
 from ipygpumem.snapshot.reader.checks import OversizedInteger
-from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError, find_entries, is_in_events
+from ipygpumem.snapshot.reader.entry_batches import CandidateRuns, EntryBatch, EntryRun, NotColumnarError, find_entries
 from ipygpumem.snapshot.reader.field_reader import MARGIN
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PickleReader:
         self._limits = limits
         self._columnar = columnar
         self._templates: set[tuple[str, ...]] = set()
-        self._batches: dict[int, tuple[EntryBatch, int, int]] = {}
+        self._candidates = CandidateRuns()
         self._lists_with_runs: set[int] = set()
         self._long_texts: dict[str, str] = {}
         # ids of the lists and dicts in decoded entries, which must not change because the columns would become outdated
@@ -103,7 +103,8 @@ class PickleReader:
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)
 
     def _execute(self, data: bytes, memo_index: int = 0, chain: int = 0) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, in order of frequency)
-        memo, batches = self.memo, self._batches
+        memo = self.memo
+        candidates = self._candidates if data is self._data else CandidateRuns()
         stack: list[Any] = []
         outer: list[list[Any]] = []
         at, end = 0, len(data)
@@ -142,7 +143,8 @@ class PickleReader:
                 if len(outer) > self._limits.depth:
                     self._fail(SnapshotLimitError, f"the nesting depth exceeds the limit of {self._limits.depth}", at)
             elif code == op.EMPTY_DICT:  # may start a run of entries in a list of events
-                run = self._start_run(at - 1, memo_index) if at - 1 in batches and is_in_events(outer) else None
+                candidate = candidates.pop(at - 1, outer) if at > candidates.next_position else None
+                run = self._start_run(*candidate, memo_index) if candidate else None
                 stack.append({} if run is None else run)
                 objects_left -= DICT_WEIGHT
                 if run is not None:
@@ -281,13 +283,10 @@ class PickleReader:
         index = {id(value): number for number, value in enumerate(self.memo) if type(value) is str}
         keys = {key: index[id(key)] for key in entry if id(key) in index}
         if len(keys) == len(entry):
-            for entries in find_entries(self._data, at, keys):
-                for first, stop in entries.runs():
-                    self._batches[int(entries.start[first])] = entries, first, stop
+            self._candidates.add(find_entries(self._data, at, keys))
 
-    def _start_run(self, position: int, memo_index: int) -> EntryRun | None:
-        """Return an `EntryRun` that starts at a position, or None if it would not contain any entries."""
-        entries, first, stop = self._batches[position]
+    def _start_run(self, entries: EntryBatch, first: int, stop: int, memo_index: int) -> EntryRun | None:
+        """Return an `EntryRun` of adjacent candidates, or None if it would not contain any entries."""
         end = int(entries.end[stop - 1])
         if self._data[end + _FRAME_SIZE * (self._data[end] == op.FRAME)] not in _AFTER_RUN:
             stop -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,9 @@ class StackBuilder:
     def __init__(self, budget: RepeatedTextLimit) -> None:
         self._budget = budget
         self._frames = IndexByValue()
-        self._source_of: dict[int, int] = {}  # source code of generated code: index of the frame that it comes from
+        # by frame: index of the frame of the source code that generated code comes from, or -1. A dict would be slow
+        # for frames that a file chooses.
+        self._source_of = array("i")
         self._sources: dict[str, int] = {}  # by formatted stack, which a file can repeat in two bytes
         self._frame_of: dict[int, int] = {}  # by id of the dict in the file
         self._stacks = IndexByValue()
@@ -141,9 +143,10 @@ class StackBuilder:
         number = self._frame_of[id(frame)] = self._frames[(_SALT, *key)]
         self._objects.append(frame)
         trace = frame.get("fx_original_trace")
-        if trace is not None and number not in self._source_of:
+        if trace is not None and (number >= len(self._source_of) or self._source_of[number] < 0):
             source = self._source(text(trace, f"{where}: fx_original_trace"), where)
             if source >= 0:
+                self._source_of.extend(repeat(-1, len(self._frames) - len(self._source_of)))
                 self._source_of[number] = source
         return number
 
@@ -174,7 +177,8 @@ class StackBuilder:
         if number is None:
             numbers = [self.frame(frame, where) for frame in items]
             if self._source_of:
-                numbers = [n for frame in numbers for n in (self._source_of.get(frame, -1), frame) if n >= 0]
+                self._source_of.extend(repeat(-1, len(self._frames) - len(self._source_of)))
+                numbers = [n for frame in numbers for n in (self._source_of[frame], frame) if n >= 0]
             number = self._stack_of[ids] = self._stacks[array("i", numbers).tobytes()]
         self._stack_of_list[id(frames)] = number
         self._objects.append(frames)

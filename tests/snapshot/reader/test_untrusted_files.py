@@ -485,6 +485,35 @@ def test_frames_without_names_whose_hashes_are_predictable():
     assert str(snapshot.stacks.stack(0)[-1]) == f":{slow} "
 
 
+def test_predictable_positions_of_entries():
+    """Bytes can contain entries at positions that make each access to a dict by position slow."""
+    data = malicious_files.entries_at_slow_positions(16, 2_400_000, 180_000)
+    start = time.process_time()
+    Snapshot.load(data)
+    assert time.process_time() - start < 1  # took 4 s with a dict by position
+
+
+def test_predictable_indices_of_generated_code():
+    raw = malicious_files.frames_with_slow_indices(15, 60_000)
+    start = time.process_time()
+    snapshot = Snapshot.load(raw)
+    assert time.process_time() - start < 1  # took 4 s with a dict by frame index
+    frames = [snapshot.stacks.stack(number) for number in range(2)]
+    assert [frame.line for frame in frames[0][:5]] == [0, 3, 1, 3, 4]
+    assert len(frames[1]) == 60_000
+
+
+def test_memory_for_overlapping_entries():
+    """Bytes can contain entries that overlap and whose strings therefore need more memory than the file."""
+    data = malicious_files.overlapping_inline_strings(1_000_000)
+    tracemalloc.start()
+    try:
+        assert len(Snapshot.load(data).timelines[0].trace) == 12
+        assert tracemalloc.get_traced_memory()[1] < 40 * len(data)  # was 400 times the size
+    finally:
+        tracemalloc.stop()
+
+
 def test_bytes_that_resemble_many_events():
     """Only the keys of entries like those of PyTorch are searched in the rest of the file."""
     data = malicious_files.overlapping_entries(500_000)
