@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import re
+import signal
 
 import pytest
 import torch
 from IPython.core.error import UsageError
 
 from fakes.builds import needs_metadata, needs_skip_actions
+from ipygpumem.measurement.recorder import AllocationRecorder
 
 MIB = 1 << 20
 
@@ -241,3 +243,17 @@ def test_unloading_removes_the_metadata(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("%unload_ext ipygpumem")
     assert torch._C._cuda_getMemoryMetadata() == ""
+
+
+def test_interrupt_while_a_recording_starts(gpu_notebook, monkeypatch):
+    start = AllocationRecorder.start
+
+    def interrupted(recorder):
+        start(recorder)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AllocationRecorder, "start", interrupted)
+        assert isinstance(gpu_notebook.run("%gpumem record start").error, KeyboardInterrupt)
+    assert gpu_notebook.run("%gpumem record stop").stdout == "ipygpumem: recording stopped\n"
+    assert not recording()

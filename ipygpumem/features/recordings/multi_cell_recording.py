@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ipygpumem.core.errors import RecordingError
+from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.allocation_history import RecordingOptions
@@ -41,11 +42,12 @@ class MultiCellRecording(Collector):
         if self.recorder is not None:
             raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
         recorder = AllocationRecorder(self._runtime, options)
-        recorder.start()
-        if not recorder.history.own:
-            stop = "torch.cuda.memory._record_memory_history(enabled=None)"
-            raise RecordingError(f"your code is already recording allocation history: stop it with {stop}")
-        self.recorder = recorder
+        with DeferredInterrupts():  # otherwise, an interrupt could leave a recording that cannot be stopped
+            recorder.start()
+            if not recorder.history.own:
+                stop = "torch.cuda.memory._record_memory_history(enabled=None)"
+                raise RecordingError(f"your code is already recording allocation history: stop it with {stop}")
+            self.recorder = recorder
         count = f"{options.max_entries:,}"
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
@@ -84,6 +86,7 @@ class MultiCellRecording(Collector):
     def close(self) -> None:
         """Stop the recording if one is running."""
         if self.recorder is not None:
-            self.recorder.stop()
-            self.recorder = None
-            self._sources = {}
+            with DeferredInterrupts():
+                self.recorder.stop()
+                self.recorder = None
+                self._sources = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ def read_segments(
     blocks: list[Row] = []
     list_ids: set[int] = set()
     first_host = len(sequence(items, "segments"))
-    items = [*items, *host]
     tables.count(items, "segments")
-    for number, item in enumerate(items):
+    tables.count(host, "host_segments")
+    for number, item in enumerate(chain(items, map(_host_segment, host))):
         where = f"segments[{number}]"
         segment = mapping(item, where)
         device = integer(segment.get("device", 0), f"{where}: device", 0 if number < first_host else HOST, devices - 1)
@@ -53,9 +54,10 @@ def read_segments(
         stack = _stack(segment.get("frames"), where, tables)
         segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
         inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
-        if inner and id(inner) in list_ids:
-            raise SnapshotFormatError(f"{where}: the list of blocks is the same list as in another segment")
-        list_ids.add(id(inner))
+        if number < first_host and inner:  # lists of blocks of host memory are temporary, and their ids are reused
+            if id(inner) in list_ids:
+                raise SnapshotFormatError(f"{where}: the list of blocks is the same list as in another segment")
+            list_ids.add(id(inner))
         blocks.extend(_read_blocks(inner, where, (device, address, number), address + size, tables))
     if sum(segment[2] for segment in segments) > MAX_TOTAL:
         raise SnapshotFormatError(f"the sizes of the segments add up to more than {MAX_TOTAL:,} bytes")
@@ -65,6 +67,14 @@ def read_segments(
     rows = np.argsort(np.asarray(order, np.int64))[numbers]
     segment_columns = _columns([segments[number] for number in order], _SEGMENT_TYPES)
     return Segments(*segment_columns), Blocks(devices_of_blocks, addresses, sizes, rows, *more)
+
+
+def _host_segment(segment: dict[str, Any]) -> dict[str, Any]:
+    """Convert a segment of pinned host memory, which consists of one block, to the format of ``segments``."""
+    state = "active_allocated" if segment.get("allocated") else STATES[2 if segment.get("active") else 0]
+    size, pool = segment.get("size"), segment.get("segment_pool_id")
+    fields = {"device": HOST, "address": segment.get("address"), "total_size": size, "segment_pool_id": pool}
+    return {**fields, "blocks": [{"size": size, "state": state, "frames": segment.get("frames")}]}
 
 
 def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from math import isfinite
 from typing import Any
@@ -15,7 +15,7 @@ from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLi
 from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.model.annotations import AnnotationTable, pair_entries
 from ipygpumem.snapshot.model.cells import Cell, RecorderMetadata, block_key
-from ipygpumem.snapshot.model.columns import HOST, STATES, IndexByValue, Trace
+from ipygpumem.snapshot.model.columns import HOST, IndexByValue, Trace
 from ipygpumem.snapshot.reader import checks
 from ipygpumem.snapshot.reader.load import ReadLimits
 from ipygpumem.snapshot.reader.trace_reader import TraceReader
@@ -89,16 +89,11 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
     return tuple(traces)
 
 
-def host_segments(value: Any) -> list[dict[str, Any]]:
-    """Convert the segments of pinned host memory, which consist of one block each, to the format of ``segments``."""
-    segments = []
-    for place, item in enumerate(checks.items(value, "host_segments")):
-        segment = checks.mapping(item, f"host_segments[{place}]")
-        state = "active_allocated" if segment.get("allocated") else STATES[2 if segment.get("active") else 0]
-        block = {"size": segment.get("size"), "state": state, "frames": segment.get("frames")}
-        pool = segment.get("segment_pool_id")
-        fields = {"device": HOST, "address": segment.get("address"), "total_size": segment.get("size")}
-        segments.append({**fields, "segment_pool_id": pool, "blocks": [block]})
+def host_segments(value: Any) -> Sequence[dict[str, Any]]:
+    """Return the segments of pinned host memory if all of them are dicts."""
+    segments = checks.items(value, "host_segments")
+    for place, item in enumerate(segments):
+        checks.mapping(item, f"host_segments[{place}]")
     return segments
 
 
