@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
+from ipygpumem.snapshot.replay.missing_data import completes_free
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
     from ipygpumem.snapshot.replay.settings import AllocatorSettings
     from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_MAX_BOUNDS = 200  # maximum number of upper bounds that are examined
+_NEW_MEMORY = (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
 
 
 def parse_capacity(capacity: int | str) -> int:
@@ -97,42 +103,100 @@ def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings:
     return free is not None or limit is not None
 
 
-def exceeded_limit(recording: Recording, event: int, next_event: int, limit: int) -> bool:
+def is_retry(recording: Recording, event: int, request: int) -> bool:
+    """Return whether segments were freed from ``event`` on for a request, not by ``torch.cuda.empty_cache``.
+
+    ``request`` is the event that follows, in which the request was served or failed.
+    """
+    trace, limit = recording.trace, recording.program_limit
+    if request == len(trace) or trace.stack[event] != trace.stack[request]:  # PyTorch uses the stack of the request
+        return False
+    uses_mapped_memory = _has_stack(recording, event) and _may_fit(recording, event, request)
+    if trace.action[request] not in _NEW_MEMORY and not uses_mapped_memory:
+        return False
+    if recording.timeline.reserved is None or recording.settings.collection_threshold:
+        return True
+    if limit is None and recording.shows_cause(event, request):
+        return True
+    return _exceeded_limit(recording, event, request, recording.limit[0] if limit is None else limit)
+
+
+def may_be_retry(recording: Recording, event: int, request: int) -> bool:
+    """Return whether segments for which `is_retry` is False may have been freed for a request without a stack."""
+    is_known = request == len(recording.trace) or _has_stack(recording, event) or _has_stack(recording, request)
+    return not is_known and _may_fit(recording, event, request)
+
+
+def _has_stack(recording: Recording, event: int) -> bool:
+    stack = int(recording.trace.stack[event])
+    return stack >= 0 and bool(recording.snapshot.stacks.leaf[stack] >= 0)
+
+
+def _may_fit(recording: Recording, event: int, request: int) -> bool:
+    """Return whether a request may have been served from memory that remained mapped after other memory was unmapped.
+
+    The rest of a block may be smaller than ``max_split_size``, or belong to a cross-stream free that was completed.
+    """
+    trace, settings = recording.trace, recording.settings
+    follows_free = event > 0 and trace.action[event - 1] == Action.FREE_COMPLETED
+    is_completed = follows_free and (not _has_stack(recording, event) or completes_free(trace, event - 1))
+    may_fit = settings.max_split_size is not None or is_completed
+    return bool(settings.expandable and trace.action[request] == Action.ALLOC and may_fit)
+
+
+def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) -> bool:
     """Return whether a request would have exceeded a limit in bytes without the segments freed from ``event`` on.
 
-    ``next_event`` is the event after these segments were freed, in which the request allocated or mapped new memory.
-    True is also returned if it did not, or if the reserved memory is unknown.
+    True is also returned if the request did not allocate or map new memory, or if the reserved memory is unknown.
     """
     trace, settings, reserved = recording.trace, recording.settings, recording.timeline.reserved
-    if reserved is None or trace.action[next_event] not in (Action.SEGMENT_ALLOC, Action.MAP):
+    if reserved is None or trace.action[request] not in (Action.SEGMENT_ALLOC, Action.MAP):
         return True
-    before = int(reserved.bytes[event - 1]) if event else int(recording.initial.segments["size"].sum())
-    end = next_event
-    while end < len(trace) and trace.action[end] == trace.action[next_event]:
+    end = request
+    while end < len(trace) and trace.action[end] == trace.action[request]:
         end += 1
-    needed = sum(trace.size[next_event:end].tolist())
+    needed = sum(trace.size[request:end].tolist())
     if end < len(trace) and trace.action[end] == Action.ALLOC:
         needed = max(needed, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
-    return bool(before + needed > limit)
+    return bool(int(reserved.bytes[event]) + needed > limit)
 
 
 def limit_of_retries(recording: Recording) -> int | None:
     """Return an upper bound in bytes on the limit of reserved memory if no request failed; None if it is unknown.
 
-    The limit was too low for each new segment before which cached segments were freed.
+    The limit was too low for each new segment before which cached segments were freed, unless the program may have
+    freed them with ``torch.cuda.empty_cache``.
     """
     trace, reserved = recording.trace, recording.timeline.reserved
     if recording.settings.collection_threshold or reserved is None:  # segments were freed before the limit was reached
         return None
     releases = [item for item in recording.special if not isinstance(item, int) and item.retry]
-    served = [(item.first, item.first + item.count) for item in releases]
     bounds = [
-        int(reserved.bytes[first] + trace.size[event]) - 1
-        for first, event in served
-        if trace.action[event] == Action.SEGMENT_ALLOC
+        (int(reserved.bytes[item.first] + trace.size[item.request]) - 1, item.first, item.first + item.count)
+        for item in releases
+        if trace.action[item.request] == Action.SEGMENT_ALLOC
     ]
-    upper = min(bounds, default=None)
+    lowest = sorted(bounds)[:_MAX_BOUNDS]
+    certain = (
+        upper for upper, *events in lowest if recording.shows_cause(*events) or _keeps_segments(recording, *events)
+    )
+    upper = next(certain, None)
     return upper if upper is not None and upper >= recording.limit[0] else None
+
+
+def _keeps_segments(recording: Recording, first: int, end: int) -> bool:
+    """Return whether some cached segments were not freed, although ``torch.cuda.empty_cache`` would have freed them.
+
+    If the limit is reached, PyTorch first frees only segments of at least ``max_split_size``.
+    """
+    smallest, history = recording.settings.max_split_size, recording.snapshot.history(recording.device)
+    if smallest is None or recording.has_private_pools or (recording.trace.size[first:end] < smallest).any():
+        return False
+    state = history.at(end - 1)
+    fixed = state.segments[~state.segments["expandable"]]
+    ranges = np.stack([fixed["address"], fixed["address"] + fixed["size"]])
+    starts, ends = np.searchsorted(state.blocks["address"], ranges)
+    return bool((starts == ends).any())
 
 
 def program_limit(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> int | None:

@@ -104,6 +104,17 @@ def completes_free(trace: Trace, event: int) -> bool:
     return not (is_requested and same_block)
 
 
+def after_completed_frees(trace: Trace, first: int, event: int) -> int:
+    """Return the first event from ``event`` on that does not complete a cross-stream free with the stack of ``first``.
+
+    Returns ``event`` if the following event has another stack.
+    """
+    after = event
+    while after < len(trace) and trace.stack[after] == trace.stack[first] and completes_free(trace, after):
+        after += 1
+    return after if after < len(trace) and trace.stack[after] == trace.stack[first] else event
+
+
 def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
     """Return rows, request events and ends of the allocations whose free was completed only after other streams."""
     allocations, requested = recording.allocations, recording.allocations.free_requested

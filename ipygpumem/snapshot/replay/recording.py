@@ -15,12 +15,18 @@ from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_
 from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.memory_limit import (
     available_memory,
-    exceeded_limit,
     is_limited_by_fraction,
+    is_retry,
     limit_of_retries,
+    may_be_retry,
     program_limit,
 )
-from ipygpumem.snapshot.replay.missing_data import completes_free, missing_data, releases_show_causes, smallest_requests
+from ipygpumem.snapshot.replay.missing_data import (
+    after_completed_frees,
+    missing_data,
+    releases_show_causes,
+    smallest_requests,
+)
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.work_limit import WorkLimit
 
@@ -48,6 +54,7 @@ class ReleasedSegments:
     Attributes:
         first: Event in which the first segment was freed.
         count: Number of events.
+        request: Next event, or the event in which the allocator served the request for which it freed the segments.
         retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
         private: Indices of the private pools to which segments belonged. The recording shows which private
@@ -57,6 +64,7 @@ class ReleasedSegments:
 
     first: int
     count: int
+    request: int
     retry: bool
     private: frozenset[int] = frozenset()
     only_private: bool = False
@@ -186,20 +194,23 @@ class Recording:
         """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
         trace = self.trace
         events = trace.events(*RELEASES)
-        actions = np.append(trace.action, Action.OTHER)
+        frees_some = self.settings.max_split_size is not None or self.settings.collection_threshold > 0
         starts = np.flatnonzero(np.diff(events, prepend=-2) != 1)
         ends = np.append(starts[1:], len(events))[: len(starts)]
-        releases: list[ReleasedSegments | int] = []
-        for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event, next_event = int(events[first]), int(events[end - 1]) + 1
-            new_memory = actions[next_event] in (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
-            retry = (bool(new_memory) or self._uses_mapped_memory(event, next_event)) and self._serves_request(
-                event, next_event
-            )
+        releases: list[ReleasedSegments | int] = trace.events(Action.OOM).tolist()
+        later_event = later_request = -1
+        for first, end in zip(reversed(starts.tolist()), reversed(ends.tolist()), strict=True):
+            event, request = int(events[first]), int(events[end - 1]) + 1
+            if frees_some:  # a retry completes cross-stream frees after the allocator has freed some of the segments
+                request = after_completed_frees(trace, event, request)
+                request = later_request if request == later_event else request
+            later_event, later_request = event, request
+            retry = is_retry(self, event, request)
             pools = self._pools_of(events[first:end])
             private = frozenset(pools - {self._default})
-            releases.append(ReleasedSegments(event, end - first, retry, private, bool(private) and private == pools))
-        releases += trace.events(Action.OOM).tolist()
+            releases.append(
+                ReleasedSegments(event, end - first, request, retry, private, bool(private) and private == pools)
+            )
         return sorted(releases, key=lambda item: item if isinstance(item, int) else item.first)
 
     def _pools_of(self, events: Ints) -> set[int]:
@@ -218,28 +229,9 @@ class Recording:
         rows = np.argsort(self.allocations.address, kind="stable")
         return rows, self.allocations.address[rows]
 
-    def _uses_mapped_memory(self, event: int, next_event: int) -> bool:
-        """Return whether segments were freed for a request that was then served from memory that remained mapped.
-
-        The rest of a block may be smaller than ``max_split_size``, or belong to a cross-stream free that was completed.
-        """
-        trace, settings = self.trace, self.settings
-        is_served = trace.action[next_event : next_event + 1].tolist() == [Action.ALLOC]
-        may_fit = settings.max_split_size is not None or completes_free(trace, event - 1)
-        return bool(settings.expandable and is_served and may_fit and trace.stack[event] >= 0)
-
-    def _serves_request(self, event: int, next_event: int) -> bool:
-        """Return whether segments were freed for the request of the following event, not by ``empty_cache``."""
-        trace, reserved, limit = self.trace, self.timeline.reserved, self._program_limit
-        if trace.stack[event] != trace.stack[next_event]:  # PyTorch uses the stack of the request for both events
-            return False
-        shows_cause = limit is None and self._shows_cause(event, next_event)
-        if reserved is None or self.settings.collection_threshold or shows_cause:
-            return True
-        return exceeded_limit(self, event, next_event, self.limit[0] if limit is None else limit)
-
     @cached_property
-    def _program_limit(self) -> int | None:
+    def program_limit(self) -> int | None:
+        """Limit in bytes that the program had set; None if it is unknown."""
         return program_limit(self.snapshot, self.timeline, self.settings)
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
@@ -271,12 +263,16 @@ class Recording:
 
     @cached_property
     def has_uncertain_retries(self) -> bool:
-        """Whether the program may have freed segments that are assumed to have been freed to serve a request."""
-        releases = [item for item in self.special if not isinstance(item, int) and item.retry]
-        shows_cause = (self._shows_cause(item.first, item.first + item.count) for item in releases)
-        return not all(shows_cause)
+        """Whether the file does not show for all freed segments whether the program or the allocator freed them."""
+        return any(
+            not self.shows_cause(item.first, item.first + item.count)
+            if item.retry
+            else may_be_retry(self, item.first, item.request)
+            for item in self.special
+            if not isinstance(item, int)
+        )
 
-    def _shows_cause(self, first: int, end: int) -> bool:
+    def shows_cause(self, first: int, end: int) -> bool:
         """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
         stacks = self.trace.stack[first:end]
         return bool(self._shows_causes[first:end].any() and (stacks == stacks[0]).all())

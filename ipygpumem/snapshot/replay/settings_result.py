@@ -87,9 +87,12 @@ def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | 
 def largest_insufficient_limit(recording: Recording, bounds: tuple[int, int]) -> int:
     """Return the largest limit between bounds, in bytes, within which the recorded settings may not be sufficient.
 
-    This is the upper bound if replays do not show a smaller one.
+    This is the upper bound if replays do not show a smaller one, or if the program may have freed cached segments that
+    the replays do not free.
     """
     low, high = bounds
+    if recording.has_uncertain_retries:
+        return high
     work, settings = recording.work_limit, recording.settings
     least = work.left - _SHARE * work.seconds
     by_fraction = recording.by_fraction or settings.collection_threshold > 0

@@ -25,11 +25,14 @@ def repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None
 
     ``operation`` is an item of `Recording.operations` that refers to ``Recording.special``.
     """
-    item = result.recording.special[operation - len(result.recording.allocations)]
+    number = operation - len(result.recording.allocations)
+    item = result.recording.special[number]
     if isinstance(item, int):
         _repeat_failed_request(result, item, operation, recorded=recorded)
     else:
-        _release_again(result, item, operation, recorded=recorded)
+        previous = result.recording.special[number - 1] if number else None
+        is_counted = isinstance(previous, ReleasedSegments) and previous.request == item.request
+        _release_again(result, item, operation, recorded=recorded, is_counted=is_counted)
 
 
 def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Callable[[int], None]:
@@ -46,7 +49,10 @@ def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Call
     return complete
 
 
-def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *, recorded: bool) -> None:
+def _release_again(
+    result: ReplayRun, item: ReleasedSegments, operation: int, *, recorded: bool, is_counted: bool
+) -> None:
+    """Free segments. ``is_counted``: Whether segments that were freed earlier for the same request were a retry."""
     recording, allocator = result.recording, result.allocator
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
@@ -54,19 +60,19 @@ def _release_again(result: ReplayRun, item: ReleasedSegments, operation: int, *,
     if recorded and item.retry and partial and (trace.action[events] == Action.SEGMENT_FREE).all():
         addresses = trace.address[events].tolist()
         if is_retry:
-            is_retry = _is_retry(result, addresses, events)
+            is_retry = _is_retry(result, addresses, item)
         allocator.release(addresses, operation)  # how much was needed depends on the limit
     elif recorded or not item.retry:
         allocator.release_cached(operation, item.private, only_private=item.only_private)
-    is_failed = trace.action[events.stop : events.stop + 1].tolist() == [Action.OOM]
-    if recorded and not is_failed:  # `_repeat_failed_request` counts the retry of a request that failed
+    is_failed = trace.action[item.request : item.request + 1].tolist() == [Action.OOM]
+    if recorded and item.retry and not is_failed:
+        allocator.skip_next_search()
+    if recorded and not (is_failed or is_counted):  # `_repeat_failed_request` counts the retry of a failed request
         allocator.retries += is_retry is True
         result.unknown_retries += is_retry is None
-        if item.retry:
-            allocator.skip_next_search()
 
 
-def _is_retry(result: ReplayRun, addresses: list[int], events: slice) -> bool | None:
+def _is_retry(result: ReplayRun, addresses: list[int], item: ReleasedSegments) -> bool | None:
     """Return whether a request was tried again after the segments at ``addresses`` were freed; None if it is unknown.
 
     A retry frees all cached segments. Garbage collection, and the release of segments of at least ``max_split_size``,
@@ -75,15 +81,16 @@ def _is_retry(result: ReplayRun, addresses: list[int], events: slice) -> bool | 
     recording, allocator = result.recording, result.allocator
     settings, threshold = allocator.settings, allocator.settings.collection_threshold
     # a retry need not free the segments of all pools; cross-stream frees are also completed within a retry
-    if recording.has_private_pools or _completed_frees(result, events.start):
-        return None
+    completes_frees = item.request > item.first + item.count  # only a retry does so after segments were freed
+    if recording.has_private_pools or completes_frees or _completed_frees(result, item.first):
+        return (completes_frees and not recording.has_private_pools) or None
     cached = allocator.cached_segments()
     if {key & ADDRESS_MASK for _, key in cached} != set(addresses):
         result.shows_collection |= settings.max_split_size is None
         return False
     if any(allocator.pools[number].small for number, _ in cached):  # only a retry frees them
         return True
-    row = next(iter(recording.operations[np.searchsorted(recording.events, events.stop) :][:1].tolist()), -1)
+    row = next(iter(recording.operations[np.searchsorted(recording.events, item.request) :][:1].tolist()), -1)
     if not 0 <= row < len(recording.allocations):  # the request is not recorded
         return None
     (rounded,) = settings.round(recording.allocations.size[[row]]).tolist()

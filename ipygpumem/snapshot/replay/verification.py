@@ -80,13 +80,14 @@ def verify(recording: Recording) -> ReplayVerification:
     if (sizes[final] != recording.snapshot.blocks.size[allocations.block[final]]).any():
         differences.append((len(trace) - 1, "the sizes of the blocks at the end differ"))
     curve = recording.timeline.reserved
-    error = 0
+    error = first = 0
     if curve is not None:
         departure = result.reserved(recorded=True)
         departure -= curve.bytes
         error = int(np.abs(departure, out=departure).max())
+        first = max(int((departure > 0).argmax()) - 1, 0)
     if not differences and error:
-        differences.append((0, f"reserved memory differs by up to {size(error)}"))
+        differences.append((first, f"reserved memory differs by up to {size(error)}"))
     event, text = min(differences, default=(0, ""))
     return ReplayVerification(recording, result, f"event {event:,}: {text}" if text else "", error)
 
