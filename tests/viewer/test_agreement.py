@@ -16,6 +16,7 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.encoded_replay import encode_replays
 from ipygpumem.snapshot.queries.groups import group_rows, label_rows
 from snapshot.files import NAMES, path
+from snapshot.replay.test_older_memory import MIB, with_uncertain_blocks
 from snapshot.simulator import Simulator
 
 ASK = Path(__file__).parent / "js" / "query.mjs"
@@ -159,6 +160,21 @@ def test_replayed_states(settings, tmp_path):
     facts = [file["devices"][0]["replay"] for file in answers["files"]]
     assert [item["peak"] for item in facts] == [item.reserved_peak for item in replays]
     assert all((item["reason"] == "") == (replay.grade == "exact") for item, replay in zip(facts, replays, strict=True))
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_uncertain_sizes_of_older_blocks(replayed, tmp_path):
+    """A free block may begin up to 1 MiB after the end of an older block, so that its size is an upper bound."""
+    snapshot = with_uncertain_blocks()
+    last = len(snapshot.timeline().trace) - 1
+    questions = [["state", {"event": event, "mode": "line", "replayed": replayed}] for event in (0, 1, last)]
+    answers = query(tmp_path, [snapshot], questions, "expandable_segments:True")["answers"]
+    for answer, derived in zip(answers, (True, True, False), strict=True):
+        blocks = {block["requested"]: block["exact"] for item in answer["segments"] for block in item["blocks"]}
+        assert blocks == ({8 * MIB: False} if derived else {}) | ({} if answer["event"] == 0 else {60 * MIB: True})
+        assert answer["derived"] == derived
+        free = next(text for text in answer["sentences"] if " reserved is free" in text)
+        assert free.startswith("Up to ") == derived
 
 
 def test_texts_attached_to_allocations(tmp_path):

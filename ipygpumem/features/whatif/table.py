@@ -60,6 +60,11 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
     if blockers.segments:
         free = f"{size(blockers.partly_used)} was free in {many(blockers.segments, 'partly used segment')}"
         notes.append(f"{free}, {blocks}.")
+    if blockers.uncertain:
+        amount = f"up to {size(blockers.uncertain)} of it may have been in use"
+        notes.append(
+            f"{amount[0].upper()}{amount[1:]}, because the sizes of blocks from before the recording are uncertain."
+        )
     if blockers.empty and blockers.reserved is not None:
         free = f"{size(blockers.empty)} was free in unused segments"
         notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")

@@ -36,7 +36,7 @@ from ipygpumem.snapshot.model.columns import ACTIONS, HOST, STATES, IndexByValue
 from ipygpumem.snapshot.model.stacks import user_code
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.queries.overview import notes
-from ipygpumem.snapshot.replay.block_sizes import block_sizes
+from ipygpumem.snapshot.replay.block_sizes import block_sizes, uncertain_rows
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
@@ -60,13 +60,15 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
     """Encode all columns and tables of a snapshot, with replays of its devices by device index.
 
     Columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device index),
-    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their column
-    ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the free request,
-    and ``end`` by ``freed_after``, the number of events from the free request to the end. Their column ``nth`` is
-    omitted. If the sizes of all blocks are known, ``remainder`` contains the size of each block minus the requested
-    size rounded up to 512 bytes. ``stacks/own`` contains 1 for each frame of user code and 0 for other frames. The
-    columns of a replay are ``replay/0/address`` and so on (see `EncodedReplay`). Its settings and limitations are in
-    the header, under the key ``replay`` of the device.
+    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start event. Their
+    column ``free_requested`` is replaced by ``free_requested_after``, the number of events from the start to the
+    free request, and ``end`` by ``freed_after``, the number of events from the free request to the end. Their
+    column ``nth`` is omitted. If the sizes of all blocks are known, ``remainder`` contains the size of each block
+    minus the requested size rounded up to 512 bytes. If some of these sizes are lower bounds, ``uncertain``
+    contains 1 for each such block, which may be up to 1 MiB larger, and 0 for the other blocks. ``stacks/own``
+    contains 1 for each frame of user code and 0 for other frames. The columns of a replay are ``replay/0/address``
+    and so on (see `EncodedReplay`). Its settings and limitations are in the header, under the key ``replay`` of the
+    device.
 
     In the header, the names of frames, annotations and cells are indices in ``strings``, so that each name is written
     only once.
@@ -124,6 +126,10 @@ def _allocations(snapshot: SnapshotData, timeline: Timeline) -> dict[str, NDArra
         sizes = block_sizes(snapshot, timeline.device, _MAX_SECONDS)
         if sizes is not None:
             columns["remainder"] = sizes - AllocatorSettings().round(columns["size"])
+        uncertain = uncertain_rows(snapshot, timeline.device)
+        if len(uncertain):
+            columns["uncertain"] = np.zeros(len(columns["size"]), np.uint8)
+            columns["uncertain"][uncertain] = 1
     return columns
 
 

@@ -11,8 +11,9 @@ from ipygpumem.core.units import many, size
 from ipygpumem.snapshot.export.text import group_lines, peak_line
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.replay.block_sizes import block_sizes
+from ipygpumem.snapshot.replay.block_sizes import block_sizes, uncertain_rows
 from ipygpumem.snapshot.replay.memory_limit import default_device
+from ipygpumem.snapshot.replay.missing_data import largest_sizes
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     # if no segment was allocated, the recording does not contain the allocations that filled the segments
     if sizes is None or timeline.reserved is None or reserved <= timeline.reserved.bytes[0]:
         return []
+    sizes = largest_sizes(sizes, uncertain_rows(snapshot, timeline.device))
     unused = reserved - int(timeline.allocations.in_use(sizes, len(timeline.trace)).max())
     if unused <= _RELEVANT * reserved:
         return []

@@ -36,9 +36,7 @@ def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[All
     If they are unknown, the state is returned unchanged.
     """
     sizes = block_sizes(snapshot, state.device, _MAX_SECONDS)
-    verification = snapshot.verifications.get(state.device)
-    uncertain = verification.run.uncertain_rows if isinstance(verification, ReplayVerification) else set()
-    if sizes is None or not uncertain.isdisjoint(state.blocks["row"].tolist()):
+    if sizes is None or np.isin(state.blocks["row"], uncertain_rows(snapshot, state.device)).any():
         return state, False
     blocks = state.blocks.copy()
     blocks["rounded"] = sizes[blocks["row"]]
@@ -49,12 +47,19 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
     """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
     The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
-    expected to take more than ``seconds`` seconds. Blocks in `ReplayRun.uncertain_rows` may be up to 1 MiB larger. The
+    expected to take more than ``seconds`` seconds. The blocks in `uncertain_rows` may be up to 1 MiB larger. The
     result is computed once.
     """
     if (device, seconds) not in snapshot.block_sizes:
         snapshot.block_sizes[device, seconds] = _block_sizes(snapshot, device, seconds)
     return snapshot.block_sizes[device, seconds]
+
+
+def uncertain_rows(snapshot: SnapshotData, device: int) -> Ints:
+    """Return the allocations of a device whose blocks may be up to `SMALL` bytes larger than in `block_sizes`."""
+    verification = snapshot.verifications.get(device)
+    rows = verification.run.uncertain_rows if isinstance(verification, ReplayVerification) else set()
+    return np.asarray(sorted(rows), np.int64)
 
 
 def _block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:

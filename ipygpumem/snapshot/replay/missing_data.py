@@ -131,6 +131,18 @@ def older_memory(recording: Recording) -> int:
     return int(recording.initial.segments["size"].sum())
 
 
+def largest_sizes(sizes: Ints, uncertain: Ints) -> Ints:
+    """Return the largest possible sizes of all blocks in bytes.
+
+    Args:
+        sizes: Sizes for which replays assume that nothing was added to the blocks in ``uncertain``.
+        uncertain: Indices of blocks, as in `ReplayRun.uncertain_rows`.
+    """
+    result = sizes.copy()
+    result[uncertain] += SMALL * (sizes[uncertain] > 0)
+    return result
+
+
 def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     """Return the sizes in bytes of the blocks before the first event, ordered as in ``initial.blocks``.
 

@@ -12,7 +12,7 @@ from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.timeline import BEFORE, Curve
 from ipygpumem.snapshot.replay.memory_limit import excess, parse_capacity
-from ipygpumem.snapshot.replay.missing_data import depends_on_requested_size, older_memory
+from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.run import FailedRequest, ReplayRun, replay_errors, run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import simulated_state, with_recorded_segments
@@ -52,7 +52,8 @@ class Replay:
             ``"approximate"``.
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
-        allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``.
+        allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``; a
+            lower bound if `allocated_range` is a range.
         failure: Request at which the replay ended: it fails with these settings but succeeded in the recording. If
             there is none, the last recorded out-of-memory error, provided that it also occurs in the replay; otherwise
             None. Earlier recorded errors are not considered, because the program continued after them.
@@ -118,10 +119,10 @@ class Replay:
         """Replay again with new addresses of the blocks from before the recording, without free memory around them."""
         return self._run_again(**_SIMULATED, keep_older=False)
 
-    @property
-    def depends_on_requested_size(self) -> bool:
-        """Whether the settings may round the last request that failed to less than its recorded size."""
-        return depends_on_requested_size(self._run.recording, self.settings)
+    @cached_property
+    def allocated_range(self) -> tuple[int, int]:
+        """Lowest and highest possible `allocated_peak`: some blocks from before the recording may be 1 MiB larger."""
+        return self.allocated_peak, int(self._run.allocated(largest=True).max())
 
     @property
     def is_short(self) -> bool:
@@ -230,14 +231,13 @@ class Replay:
         failure = self.failure
         return {
             **{name: getattr(self, name) for name in ("device", "capacity", "grade", "reason", "reserved_peak")},
+            **{name: getattr(self, name) for name in ("allocated_peak", "smallest_capacity", "failing_capacity")},
+            **{name: getattr(self, name) for name in ("retries", "retries_reason", "cuda_mallocs", "cuda_frees")},
             "settings": self.settings.text(),
             "reserved_range": list(self.reserved_range),
-            "allocated_peak": self.allocated_peak,
-            "smallest_capacity": self.smallest_capacity,
-            "failing_capacity": self.failing_capacity,
+            "allocated_range": list(self.allocated_range),
             "failure": None if failure is None else {name: getattr(failure, name) for name in failure.__slots__},
             "served": list(self.served),
-            **{name: getattr(self, name) for name in ("retries", "retries_reason", "cuda_mallocs", "cuda_frees")},
             "waste": self.waste.to_dict(),
         }
 

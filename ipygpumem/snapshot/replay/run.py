@@ -14,6 +14,7 @@ from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
+from ipygpumem.snapshot.replay.missing_data import largest_sizes
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, address_chooser, fits_initially
 from ipygpumem.snapshot.replay.special_events import completion_of_pending_frees, repeat_special
@@ -39,7 +40,8 @@ class FailedRequest:
         size: Rounded size of the request; the total size of these blocks if ``event`` is -1.
         segment: Size of the segment that would have been needed; the total size of these segments if ``event`` is -1.
         reserved: Size of all segments when the request failed.
-        allocated: Size of all blocks in use when the request failed.
+        allocated: Size of all blocks in use when the request failed. As ``free``, it is a bound if the sizes of some
+            blocks are: see `Replay.allocated_range`.
         free: Size of all free blocks when the request failed.
     """
 
@@ -115,20 +117,21 @@ class ReplayRun:
         change[0] += self.allocator.reserved - int(change.sum())
         return np.cumsum(change, out=change)
 
-    def allocated(self, *, only_last: bool = False) -> Ints:
+    def allocated(self, *, largest: bool = False) -> Ints:
         """Return the total size in bytes of the blocks in use before the first event and after each event.
 
-        ``only_last``: Whether to omit the blocks of all but the last recorded out-of-memory error.
+        ``largest``: Whether the blocks in ``uncertain_rows`` have their largest possible sizes.
 
         After a failure that ended the replay, the size is constant.
         """
-        values = self.recording.allocations.in_use(np.asarray(self.sizes, np.int64), len(self.recording.trace))
+        sizes = np.asarray(self.sizes, np.int64)
+        if largest:
+            sizes = largest_sizes(sizes, np.asarray(sorted(self.uncertain_rows), np.int64))
+        values = self.recording.allocations.in_use(sizes, len(self.recording.trace))
         for event, (_, size) in self.served.items():
-            if only_last and event != self.recording.last_failed:
-                continue
             values[event + 1] += size
         for row, event in self.completed.items():
-            values[event + 1 : int(self.recording.allocations.end[row]) + 1] -= self.sizes[row]
+            values[event + 1 : int(self.recording.allocations.end[row]) + 1] -= sizes[row]
         end = max(self.end, 0)
         values[end + 1 :] = values[end]
         return values

@@ -9,6 +9,7 @@ import numpy as np
 
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.address_ranges import overlap, union
+from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.model.segment_history import AllocatorState
@@ -28,6 +29,8 @@ class UnusedMemory(Serializable):
         not_split: Remainders of blocks in use that were too small to be split off.
         used_later: Free memory that served a later request.
         never_used: Free memory that served no later request.
+        uncertain: Maximum amount of free memory (``used_later`` and ``never_used``) that may belong to ``not_split``,
+            because blocks from before the recording may be larger than in the replay.
     """
 
     event: int
@@ -37,6 +40,7 @@ class UnusedMemory(Serializable):
     not_split: int
     used_later: int
     never_used: int
+    uncertain: int
 
 
 def unused_memory(run: ReplayRun, state: AllocatorState) -> UnusedMemory:
@@ -59,4 +63,5 @@ def unused_memory(run: ReplayRun, state: AllocatorState) -> UnusedMemory:
         not_split=in_use - rounded,
         used_later=used_later,
         never_used=state.reserved - in_use - used_later,
+        uncertain=SMALL * len(run.uncertain_rows.intersection(blocks["row"].tolist())),
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from ipygpumem.core.units import MIB
-from ipygpumem.features.whatif.table import comparison_table
+from ipygpumem.features.whatif.table import blockers_table, comparison_table
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.replay.missing_data import older_memory
 from ipygpumem.snapshot.replay.result import replay
@@ -133,3 +133,35 @@ def test_limits_below_the_smallest_capacity(by_fraction):
     smallest = {False: 40, True: 32}[by_fraction] * MIB
     assert result.smallest_capacity == smallest
     assert [result.fits(smallest - MIB), result.fits(smallest)] == [False, True]
+
+
+def with_uncertain_blocks():
+    """Return a recording with two older blocks of 8 MiB, whose free blocks of 12 MiB may begin up to 1 MiB later."""
+    events = [("segment_alloc", 1000, 60), ("alloc", 1000, 60)]
+    events += [(action, start, 8) for start in (0, 100) for action in ("free_requested", "free_completed")]
+    return snapshot(events, [(0, 20, []), (100, 20, []), (1000, 60, [(1000, 60)])])
+
+
+def test_bounds_of_allocated_memory():
+    result = with_uncertain_blocks().replay()
+    assert (result.grade, result.allocated_peak) == ("exact", 76 * MIB)
+    assert result.allocated_range == (76 * MIB, 78 * MIB)
+    assert result.to_dict()["allocated_range"] == [76 * MIB, 78 * MIB]
+    waste = result.waste
+    assert (waste.event, waste.never_used, waste.uncertain) == (1, 24 * MIB, 2 * MIB)
+    certain = after_free_segments().replay()
+    assert (certain.allocated_range, certain.waste.uncertain) == ((certain.allocated_peak,) * 2, 0)
+
+
+def test_cost_of_fragmentation_is_a_lower_bound():
+    """Reserved memory reaches 100 MiB, and blocks of 76 to 78 MiB are in use."""
+    text = with_uncertain_blocks().summary()
+    assert "peak reserved memory exceeds peak allocated memory by at least 22.0 MiB (22%)" in text
+
+
+def test_uncertain_free_memory_when_a_request_required_new_memory():
+    compared = compare_settings(with_uncertain_blocks(), settings=["expandable_segments:True"])
+    assert (compared.blockers.partly_used, compared.blockers.uncertain) == (24 * MIB, 2 * MIB)
+    text = str(blockers_table(compared.blockers))
+    assert "24.0 MiB was free in 2 partly used segments, in blocks of at most 12.0 MiB." in text
+    assert "Up to 2.0 MiB of it may have been in use, because the sizes of blocks from before the recording" in text

@@ -61,6 +61,8 @@ class BlockedRequestAnalysis(Serializable):
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of the segments to which ``partly_used`` refers.
         largest: Size of the largest free block in these segments.
+        uncertain: Maximum amount of this free memory that may have been in use, because blocks from before the
+            recording may be larger than in the replay.
         lines: Lines of code whose blocks are in these segments, ordered by ``exclusive_segments`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
         changes: Changes to the program with which the request would have succeeded, or with which the peak of reserved
@@ -78,6 +80,7 @@ class BlockedRequestAnalysis(Serializable):
     partly_used: int
     segments: int
     largest: int
+    uncertain: int
     lines: tuple[BlockingLine, ...]
     smallest: BlocksToFree | None
     changes: tuple[SuggestedChange, ...]
@@ -143,6 +146,8 @@ def analyze_blocked_request(
         **sums,
         segments=len(partly_used),
         largest=max((size for segment in partly_used for size in segment.free), default=0),
+        uncertain=SMALL
+        * len(result.uncertain_rows.intersection(row for segment in partly_used for row in segment.rows)),
         lines=lines,
         smallest=smallest_set(result, used, serving, rounded, options, failed=failed) if is_known else None,
         changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines], failed=failed)

@@ -93,11 +93,12 @@ export class Replay {
         address: address[row],
         requested: allocations.size[row],
         rounded: size[row],
-        exact: true,
+        exact: !allocations.uncertain?.[row],
         pending: allocations.freeRequested[row] <= last,
       }))
       .sort((a, b) => a.address - b.address);
-    const state = stateOf(last, this.segments(last), blocks, false, snapshot);
+    const derived = !blocks.every(({ exact }) => exact);
+    const state = stateOf(last, this.segments(last), blocks, derived, snapshot);
     if (!state.segments.length) state.sentences = ["There are no segments at this event."];
     state.sentences.unshift(`Replayed with ${settings}${reason && `, approximately: ${reason}`}.`);
     const request = served.find(([error]) => error === last);

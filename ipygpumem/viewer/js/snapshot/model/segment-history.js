@@ -164,7 +164,7 @@ export class SegmentHistory {
     segments.sort((a, b) => a.address - b.address);
     const atEnd = event === trace.length - 1;
     const complete = atEnd && !device.facts.only_in_segments && !device.facts.only_in_events;
-    const { remainder } = allocations;
+    const { remainder, uncertain } = allocations;
     /** @type {Block[]} */
     const blocks = [];
     for (const row of device.checkpoints.live(event)) {
@@ -178,12 +178,13 @@ export class SegmentHistory {
         address: allocations.address[row],
         requested,
         rounded,
-        exact: inFile || remainder !== undefined,
+        exact: inFile || (remainder !== undefined && !uncertain?.[row]),
         pending: allocations.freeRequested[row] <= event,
       });
     }
     blocks.sort((a, b) => a.address - b.address);
-    return stateOf(event, segments, blocks, !complete && remainder === undefined, snapshot);
+    const known = remainder !== undefined && blocks.every(({ exact }) => exact);
+    return stateOf(event, segments, blocks, !complete && !known, snapshot);
   }
 }
 

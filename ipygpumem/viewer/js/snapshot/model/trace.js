@@ -147,6 +147,8 @@ export class Allocations {
     this.prefix = name;
     /** @type {Float64Array|undefined} */
     this.remainders = undefined;
+    /** 1 for blocks that may be larger than in a replay; undefined if there are none. @type {Uint8Array|undefined} */
+    this.uncertain = columns(`${name}/uncertain`)?.into(Uint8Array);
   }
 
   /** The size of each block minus the requested size rounded up to 512 bytes, from a replay; undefined if unknown. */
