@@ -17,6 +17,7 @@ from ipygpumem.snapshot import KEYS, Snapshot, diff
 from ipygpumem.snapshot.export import text
 from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
 from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.queries.groups import GroupConverter
 from ipygpumem.snapshot.queries.overview import overview
 
 _TOP = 20  # default number of groups to show
@@ -83,10 +84,10 @@ def _summary(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
 
 def _peak(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
     if arguments.json:
-        devices = _overviews(snapshot, arguments.device)
+        devices, converter = _overviews(snapshot, arguments.device), GroupConverter()
         for device in devices:
             groups = snapshot.live(device=device["device"]).by(arguments.by)[: arguments.top]
-            device["groups"] = [group.to_dict() for group in groups]
+            device["groups"] = converter.to_dicts(groups)
         return {"by": arguments.by, "devices": devices}
     lines = []
     for timeline in _timelines(snapshot, arguments.device):
@@ -100,7 +101,9 @@ def _leaks(snapshot: Snapshot, arguments: argparse.Namespace) -> _Answer:
     timelines = _timelines(snapshot, arguments.device)
     leaks = [snapshot.leaks(arguments.first, arguments.last, timeline.device) for timeline in timelines]
     if arguments.json:
-        return {"by": arguments.by, "devices": [live.to_dict(arguments.by, arguments.top) for live in leaks]}
+        converter = GroupConverter()
+        devices = [live.to_dict(arguments.by, arguments.top, converter) for live in leaks]
+        return {"by": arguments.by, "devices": devices}
     return [line for live in leaks for line in text.leak_lines(live, arguments.by, arguments.top or _TOP)]
 
 

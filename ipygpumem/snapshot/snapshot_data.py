@@ -74,6 +74,7 @@ class SnapshotData:
         self.pools = tables.pool_ids()
         self.cells = CellLookup(self.own.cells, self.stacks, self.own.execution_counts)
         self._source_lines: dict[str, list[str]] = {}
+        self._short_files: dict[str, str] = {}
         self._histories: dict[int, SegmentHistory] = {}
         self.verifications: dict[int, ReplayVerification | ReplayError] = {}
         self.block_sizes: dict[tuple[int, float], NDArray[np.int64] | None] = {}
@@ -128,7 +129,9 @@ class SnapshotData:
         If ``times`` is given, the label names only the runs of the cell at these times.
         """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
-        return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
+        if runs is None and file not in self._short_files:
+            self._short_files[file] = "/".join(file.replace("\\", "/").rsplit("/", 2)[-2:])
+        return runs or self._short_files[file]
 
     def clear_caches(self) -> None:
         """Clear the caches. Call this method after replacing a table."""

@@ -178,7 +178,7 @@ def values_of(snapshot):
         values += [column.tolist() for column in columns]
         values += [named(snapshot.texts, trace.context), named(snapshot.texts, trace.metadata)]
         values += [named(snapshot.pools, trace.pool), [stack(number) for number in trace.stack.tolist()]]
-        values += [trace.device_free, trace.out_of_order, trace.untimed, bool(trace.error)]
+        values += [trace.device_free.to_dict(), trace.out_of_order, trace.untimed, bool(trace.error)]
     segments, blocks = snapshot.segments, snapshot.blocks
     values += [segments.address.tolist(), segments.size.tolist(), named(snapshot.pools, segments.pool)]
     values += [blocks.address.tolist(), blocks.state.tolist(), [stack(number) for number in blocks.stack.tolist()]]

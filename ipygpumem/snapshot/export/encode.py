@@ -172,7 +172,7 @@ def _device(snapshot: SnapshotData, timeline: Timeline, replays: Mapping[int, En
         "device": device,
         "name": "pinned host memory" if device == HOST else snapshot.own.device_names.get(device),
         "total": snapshot.own.device_totals.get(device),
-        "device_free": timeline.trace.device_free,
+        "device_free": timeline.trace.device_free.to_dict(),
         "end_reserved": timeline.end_reserved,
         "only_in_segments": timeline.gaps.only_in_segments,
         "only_in_events": timeline.gaps.only_in_events,

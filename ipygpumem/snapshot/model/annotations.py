@@ -130,12 +130,15 @@ def innermost_regions(annotations: tuple[Annotation, ...], times: NDArray[np.int
 _MAX_TEXTS, _MAX_LENGTH = 5, 200  # limits for a label that combines several texts
 
 
-def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
-    """Return the events of ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14) by row of ``timeline.allocations``."""
+def annotate_events(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the annotated allocations and the events of ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14).
+
+    The arrays contain a row of ``timeline.allocations`` and an event per annotation, ordered by row and then by event.
+    """
     trace, allocations = timeline.trace, timeline.allocations
     events = trace.events(Action.ANNOTATE)
     if not len(events) or not len(allocations):
-        return {}
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     count = len(allocations)
     addresses = np.concatenate([allocations.address, trace.address[events]])
     order = np.lexsort((np.concatenate([allocations.start, events]), addresses))
@@ -145,24 +148,25 @@ def annotate_events(timeline: Timeline) -> dict[int, list[int]]:
     rows = np.minimum(rows, count - 1)  # an annotation before the first allocation
     matching = (allocations.address[rows] == trace.address[events]) & (allocations.start[rows] < events)
     matching &= allocations.end[rows] > events
-    result: dict[int, list[int]] = {}
-    for row, event in sorted(zip(rows[matching].tolist(), events[matching].tolist(), strict=True)):
-        result.setdefault(row, []).append(event)
-    return result
+    rows, events = rows[matching], events[matching]
+    order = np.lexsort((events, rows))
+    return rows[order], events[order]
 
 
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
     """Return the index of each allocation's label and the list of labels. The index is -1 without user metadata."""
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)
-    events_of = annotate_events(timeline)
+    annotated, events = annotate_events(timeline)
+    first, last = np.searchsorted(annotated, rows), np.searchsorted(annotated, rows, side="right")
     labels = IndexByValue()
-    for place, row in enumerate(rows.tolist() if events_of else ()):
-        if row in events_of:
-            attached = [int(numbers[place]), *metadata[events_of[row]].tolist()]
-            parts = list(dict.fromkeys(number for number in attached if number >= 0 and texts[number]))
-            key = array("i", parts[:_MAX_TEXTS]).tobytes()
-            numbers[place] = len(texts) + labels[key] if len(parts) > 1 else (parts or [-1])[0]
+    for place in np.flatnonzero(first < last).tolist():
+        parts: list[int] = []
+        for number in (numbers[place], *metadata[events[first[place] : last[place]]]):
+            if number >= 0 and texts[number] and number not in parts and len(parts) < _MAX_TEXTS:
+                parts.append(int(number))
+        key = array("i", parts).tobytes()
+        numbers[place] = len(texts) + labels[key] if len(parts) > 1 else (parts or [-1])[0]
     parts_of = (np.frombuffer(key, np.int32).tolist() for key in labels)
     combined = ["; ".join(texts[number][:_MAX_LENGTH] for number in parts) for parts in parts_of]
     return numbers, [*texts, *combined]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import re
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ipygpumem.snapshot.model.stacks import StackTable
 
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
+_MAX_FILES = 100  # maximum number of cells in a stack that are considered
 _MAX_DIGITS = 10
 FOREVER = (1 << 63) - 1
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
@@ -113,11 +116,12 @@ class CellLookup:
             if cell.filename:
                 runs.setdefault(cell.filename, []).append(number)
         self._runs = {file: np.asarray(numbers) for file, numbers in runs.items()}
-        self._labels = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
+        self._labels: dict[str, str | None] = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
         self._labels |= {file: self._joined_labels(numbers) for file, numbers in runs.items()}
         self._intervals: dict[str, TimeIntervals] = {}
         self._stacks = stacks
-        self._files: dict[int, list[str]] = {}
+        # by stack, starting with -1; a dict would be slow for stacks that a file chooses
+        self._files: list[list[str] | None] = [None] * (len(stacks.leaf) + 1)
 
     def _joined_labels(self, numbers: Sequence[int]) -> str:
         labels = list(dict.fromkeys(self._cells[number].label for number in numbers))
@@ -125,7 +129,9 @@ class CellLookup:
 
     def runs_of(self, file: str) -> str | None:
         """Return a label for all runs of the cell with this file name, or None if the file is not a cell."""
-        return self._labels.get(file) or _label_from_file_name(file)
+        if file not in self._labels:
+            self._labels[file] = _label_from_file_name(file)
+        return self._labels[file]
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
         """Return a label for the runs of a cell at the given times, or None if the file is not a cell.
@@ -143,15 +149,15 @@ class CellLookup:
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1
         for rows in np.split(order, edges) if len(order) else ():
-            files = self._stack_files(int(stacks[rows[0]]))
+            files = self._cell_files(int(stacks[rows[0]]))
             cells = np.full(len(rows), -1, np.int64)
             for file in files:
                 if file in self._runs:
                     cells = np.maximum(cells, self._active(file, times[rows]))
             cells = np.where(cells < 0, self._active("", times[rows]), cells)
-            labels[rows] = next(filter(None, map(self.runs_of, files)), OUTSIDE)
-            for number in distinct(cells[cells >= 0]).tolist():
-                labels[rows[cells == number]] = self._cells[number].label
+            labels[rows] = self.runs_of(files[0]) if files else OUTSIDE
+            known = np.flatnonzero(cells >= 0)
+            labels[rows[known]] = [self._cells[number].label for number in cells[known].tolist()]
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -161,11 +167,13 @@ class CellLookup:
         active = self._intervals[file].at(times)
         return np.where(active < 0, -1, self._runs[file][active]) if file else active
 
-    def _stack_files(self, stack: int) -> list[str]:
-        if stack not in self._files:
-            frames = self._stacks.stack(stack)
-            self._files[stack] = list(dict.fromkeys(frame.file for frame in reversed(frames)))
-        return self._files[stack]
+    def _cell_files(self, stack: int) -> list[str]:
+        """Return the file names of the outermost cells in a stack, starting with the outermost cell."""
+        files = self._files[stack + 1]
+        if files is None:
+            names = dict.fromkeys(frame.file for frame in reversed(self._stacks.stack(stack)))
+            files = self._files[stack + 1] = list(islice(filter(self.runs_of, names), _MAX_FILES))
+        return files
 
 
 def _label_from_file_name(file: str) -> str | None:
@@ -191,7 +199,9 @@ class TimeIntervals:
         after = (end + 1 for end in ends if end < FOREVER)
         self._times = distinct(np.asarray([*starts, *after], np.int64))
         order = range(len(starts)) if priorities is None else sorted(range(len(starts)), key=priorities.__getitem__)
-        place = {interval: number for number, interval in enumerate(order)}
+        place = array("q", bytes(8 * len(starts)))  # a dict would be slow in an order that a file chooses
+        for number, interval in enumerate(order):
+            place[interval] = number
         active: list[tuple[int, int]] = []  # heap with the highest priority first
         top = []
         start_count = 0

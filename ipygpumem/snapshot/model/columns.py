@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,28 @@ class Action:
     )
 
 
+class EventValues:
+    """Integers for some events. A dict would be slow for events that a file chooses.
+
+    Args:
+        events: Distinct events in any order.
+        values: Value for each event.
+    """
+
+    def __init__(self, events: Sequence[int] = (), values: Sequence[int] = ()) -> None:
+        order = np.argsort(np.asarray(events, np.int64))
+        self._events, self._values = np.asarray(events, np.int64)[order], np.asarray(values, np.int64)[order]
+
+    def get(self, event: int) -> int | None:
+        """Return the value for an event, or None if there is none."""
+        place = int(np.searchsorted(self._events, event))
+        return int(self._values[place]) if place < len(self._events) and self._events[place] == event else None
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the values by event, as keys of JSON objects."""
+        return dict(zip(map(str, self._events.tolist()), self._values.tolist(), strict=True))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Events of one device as columns, oldest first. Events are identified by their row index.
@@ -44,7 +66,7 @@ class Trace:
         context: int32, index of the compile context in the string table; -1 if there is none.
         metadata: int32, index of the user metadata in the string table; -1 if there is none.
         pool: int32, index into the pools; -1 if not recorded (before PyTorch 2.12).
-        device_free: Free device memory in bytes at each oom event, by event index.
+        device_free: Free device memory in bytes at the oom events for which the file contains it.
         out_of_order: Number of events that follow an event with a later timestamp in the file. Rows are sorted by time.
         untimed: Number of events without a timestamp. If there are any, no timestamps are used.
         error: Message of the error that prevented reading the events; empty if they were read.
@@ -60,7 +82,7 @@ class Trace:
     context: NDArray[np.int32]
     metadata: NDArray[np.int32]
     pool: NDArray[np.int32]
-    device_free: dict[int, int]
+    device_free: EventValues
     out_of_order: int
     untimed: int
     error: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import field
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +69,7 @@ class StackTable:
         node_parent: int32, node of the caller; -1 for a root. Parents precede their children.
         leaf: int32, innermost node of each stack; -1 for an empty stack.
         user_frame: int32, innermost frame of user code in each stack; -1 if there is none.
+        tuples: Results of `stack`, because many devices can share a deep stack.
     """
 
     frames: tuple[Frame, ...]
@@ -74,12 +77,20 @@ class StackTable:
     node_parent: NDArray[np.int32]
     leaf: NDArray[np.int32]
     user_frame: NDArray[np.int32]
+    tuples: list[tuple[Frame, ...] | None] = field(default_factory=list)
 
     def stack(self, stack: int) -> tuple[Frame, ...]:
         """Return the frames of a stack, innermost first. Index -1 means that no stack was recorded."""
-        frames = []
-        node = int(self.leaf[stack]) if stack >= 0 else -1
-        while node >= 0:
-            frames.append(self.frames[self.node_frame[node]])
-            node = int(self.node_parent[node])
-        return tuple(frames)
+        if stack < 0:
+            return ()
+        if not self.tuples:
+            self.tuples.extend(repeat(None, len(self.leaf)))
+        result = self.tuples[stack]
+        if result is None:
+            frames = []
+            node = int(self.leaf[stack])
+            while node >= 0:
+                frames.append(self.frames[self.node_frame[node]])
+                node = int(self.node_parent[node])
+            result = self.tuples[stack] = tuple(frames)
+        return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
 """Integer group ID of each row, and a function that returns the attributes of the `Group` with a given ID."""
 
 UNKNOWN = "(unknown)"
+_MAX_NAME = 1000  # maximum length of a function's name in the label of a stack
+_MAX_TEXT = 1 << 26  # maximum number of characters in groups that are converted to JSON
 _KIB_BITS = 10
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
@@ -62,6 +63,29 @@ class Group:
         return {name: getattr(self, name) for name in names} | frames
 
 
+class GroupConverter:
+    """Converts groups to JSON-serializable data. Raises `OptionError` if their total text is too long.
+
+    A file needs only two bytes to repeat a frame in a stack.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MAX_TEXT
+
+    def to_dicts(self, groups: Iterable[Group]) -> list[dict[str, Any]]:
+        """Return the groups as dicts."""
+        result = []
+        for group in groups:
+            texts = [group.label, group.file, group.name, group.source]
+            self._left -= sum(len(text or "") for text in texts)
+            self._left -= sum(len(frame.file) + len(frame.name) for frame in group.frames)
+            if self._left < 0:
+                problem = f"the groups contain more than {_MAX_TEXT:,} characters"
+                raise OptionError(f"{problem}: limit their number with --top or choose another key")
+            result.append(group.to_dict())
+        return result
+
+
 def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     """Return the ID, total size and count of each group, ordered by decreasing size and then by ID."""
     unique, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
@@ -99,8 +123,11 @@ def _grouping(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) 
 def _user_frames(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Ints:
     """For each row, return the index of the innermost user frame, or a key of `_WITHOUT_FRAME` if there is none."""
     stacks, allocations = snapshot.stacks, timeline.allocations
-    table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
-    frames = table[allocations.stack[rows]]
+    stack = allocations.stack[rows]
+    frames = np.full(len(rows), _NO_STACK, np.int64)
+    known = np.flatnonzero(stack >= 0)  # only these stacks are converted because there may be many devices
+    stack = stack[known]
+    frames[known] = np.where(stacks.leaf[stack] < 0, _EMPTY, stacks.user_frame[stack])
     old = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
     return np.where(old, _OLD, frames)
 
@@ -155,9 +182,10 @@ def _by_frame(
     snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
 ) -> tuple[Ints, list[Any]]:
     numbers = IndexByValue()
-    table = np.asarray([*(numbers[key(frame)] for frame in snapshot.stacks.frames), 0], np.int64)
-    frames = _user_frames(snapshot, timeline, rows)
-    return np.where(frames < 0, frames, table[np.maximum(frames, 0)]), list(numbers)
+    unique, inverse = np.unique(_user_frames(snapshot, timeline, rows), return_inverse=True)
+    frames = snapshot.stacks.frames
+    ids = [frame if frame < 0 else numbers[key(frames[frame])] for frame in unique.tolist()]
+    return np.asarray(ids, np.int64)[inverse], list(numbers)
 
 
 def _by_stack(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
@@ -169,7 +197,8 @@ def _by_stack(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Groupin
         stack = snapshot.stacks.stack(group)
         user_frame = int(snapshot.stacks.user_frame[group])
         frame = snapshot.stacks.frames[user_frame] if user_frame >= 0 else stack[0]
-        return {"label": f"{short(group, frame.file)}:{frame.line} {frame.name}", "frames": stack}
+        # many stacks can share a long name
+        return {"label": f"{short(group, frame.file)}:{frame.line} {frame.name[:_MAX_NAME]}", "frames": stack}
 
     return _or_without_frame(ids, describe)
 
@@ -177,11 +206,11 @@ def _by_stack(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Groupin
 def _by_label(labels: Iterable[str]) -> Grouping:
     numbers = IndexByValue()
     ids = np.asarray([numbers[label] for label in labels], np.int64)
-    return _named(ids, list(numbers), "")
+    return _named(ids, list(numbers), "", str)
 
 
-def _named(ids: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
-    return ids, lambda group: {"label": names[group] if group >= 0 else unknown}
+def _named(ids: NDArray[Any], values: Sequence[Any], unknown: str, name: Callable[[Any], str]) -> Grouping:
+    return ids, lambda group: {"label": name(values[group]) if group >= 0 else unknown}
 
 
 def _times(timeline: Timeline, rows: Ints) -> Ints:
@@ -196,8 +225,7 @@ def _by_pool(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping
     pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
     unknown = np.flatnonzero(pools < 0)
     pools[unknown] = snapshot.history(timeline.device).pools(rows[unknown])
-    names = ["default pool" if pool == (0, 0) else f"private pool {pool}" for pool in snapshot.pools]
-    return _named(pools, names, UNKNOWN)
+    return _named(pools, snapshot.pools, UNKNOWN, lambda pool: f"private pool {pool}" if any(pool) else "default pool")
 
 
 def _by_stream(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
@@ -221,12 +249,12 @@ def _by_annotation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Gr
 
 def _by_context(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     texts = np.append(timeline.trace.context, -1)[timeline.allocations.start[rows]]
-    return _named(texts, [text or "(none)" for text in snapshot.texts], "(none)")
+    return _named(texts, snapshot.texts, "(none)", lambda text: text or "(none)")
 
 
 def _by_metadata(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     numbers, labels = allocation_metadata(timeline, rows, snapshot.texts)
-    return _named(numbers, [label or "(none)" for label in labels], "(none)")
+    return _named(numbers, labels, "(none)", lambda label: label or "(none)")
 
 
 def _by_size(_: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
@@ -236,9 +264,18 @@ def _by_size(_: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
 
 def _by_allocation(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Grouping:
     ids, describe_line = _by_line(snapshot, timeline, rows)
-    line_of = dict(zip(rows.tolist(), ids.tolist(), strict=True))
-    describe_once = cache(describe_line)
-    return rows, lambda row: {**describe_once(line_of[row]), "label": timeline.allocations.name(row)}
+    # lists instead of dicts, which would be slow for rows and frames that a file chooses
+    lines, line = np.unique(ids, return_inverse=True)
+    descriptions: list[dict[str, Any] | None] = [None] * len(lines)
+    line_of = np.zeros(len(timeline.allocations), np.int64)
+    line_of[rows] = line
+
+    def describe(row: int) -> dict[str, Any]:
+        number = line_of[row]
+        description = descriptions[number] = descriptions[number] or describe_line(int(lines[number]))
+        return {**description, "label": timeline.allocations.name(row)}
+
+    return rows, describe
 
 
 KEYS: dict[str, Callable[[SnapshotData, Timeline, Ints], Grouping]] = {

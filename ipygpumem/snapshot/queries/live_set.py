@@ -8,7 +8,7 @@ from typing import Any
 from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
-from ipygpumem.snapshot.queries.groups import Group, group_rows
+from ipygpumem.snapshot.queries.groups import Group, GroupConverter, group_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData
 
 
@@ -40,15 +40,21 @@ class LiveSet:
         """Group allocations by one of `ipygpumem.snapshot.KEYS`, largest first. Raises `OptionError` for other keys."""
         return group_rows(self.snapshot, self.timeline, self.rows, key)
 
-    def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Return JSON-serializable data with the ``top`` largest groups by a key, or all groups if ``top`` is None."""
+    def to_dict(
+        self, key: str = "line", top: int | None = None, converter: GroupConverter | None = None
+    ) -> dict[str, Any]:
+        """Return JSON-serializable data with the ``top`` largest groups by a key, or all groups if ``top`` is None.
+
+        Raises `OptionError` for other keys, or if the text of the groups is too long. Several calls with the same
+        ``converter`` share its limit.
+        """
         return {
             "device": self.timeline.device,
             "event": self.event,
             "time_us": self.timeline.trace.time_of(self.event),
             "bytes": self.bytes,
             "count": len(self),
-            "groups": [group.to_dict() for group in self.by(key)[:top]],
+            "groups": (converter or GroupConverter()).to_dicts(self.by(key)[:top]),
         }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
-from ipygpumem.snapshot.model.columns import ACTIONS, Action, Trace, distinct
+from ipygpumem.snapshot.model.columns import ACTIONS, Action, EventValues, Trace, distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
 from ipygpumem.snapshot.reader.entry_batches import EntryBatch, EntryRun, NotColumnarError
 from ipygpumem.snapshot.reader.field_reader import NONE
@@ -137,8 +137,8 @@ class _Columns:
             free_rows = np.argsort(order, kind="stable")[free_rows]
         table_rows = (self._table_rows[key] for key in _TABLE_KEYS[1:])
         columns: list[NDArray[Any]] = [action, address, size, stream, time, *table_rows]
-        oom_free = dict(zip(free_rows.tolist(), device_free.tolist(), strict=True))
-        values: list[Any] = [*(column[order] for column in columns), oom_free, out_of_order, untimed]
+        free = EventValues(free_rows.data, device_free.data)
+        values: list[Any] = [*(column[order] for column in columns), free, out_of_order, untimed]
         return Trace(device, *values)
 
     def _actions(self) -> NDArray[np.uint8]:

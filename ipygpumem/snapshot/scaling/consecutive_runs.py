@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.snapshot.model.columns import EventValues
 from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.model.timeline import BEFORE, Allocations, Ints
 from ipygpumem.snapshot.replay.recording import Recording, ReleasedSegments
@@ -127,7 +128,9 @@ class ConsecutiveRuns:
             block=unknown,
         )
         trace, events = requests.step.timeline.trace, requests.events[self._places]
-        result.trace = replace(trace, device_free={}, **{name: getattr(trace, name)[events] for name in _COLUMNS})
+        result.trace = replace(
+            trace, device_free=EventValues(), **{name: getattr(trace, name)[events] for name in _COLUMNS}
+        )
         result.operations, result.events = operations.astype(np.int32), np.arange(total, dtype=np.int32)
         result.special = [ReleasedSegments(event, 1, retry=False) for event in releases.tolist()]
         segment, is_removed = find_range(state.segments, blocks["address"]), self._removed

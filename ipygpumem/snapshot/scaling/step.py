@@ -136,8 +136,9 @@ class StepRecording:
     def phases(self) -> list[str]:
         """Phase of the step in which each allocation in ``rows`` was made."""
         stacks = self.timeline.allocations.stack[self.rows]
-        phases = {stack: _phase(self.snapshot.stacks.stack(stack)) for stack in np.unique(stacks).tolist()}
-        return [phases[stack] for stack in stacks.tolist()]
+        unique, inverse = np.unique(stacks, return_inverse=True)
+        phases = [_phase(self.snapshot.stacks.stack(stack)) for stack in unique.tolist()]
+        return [phases[number] for number in inverse.tolist()]
 
 
 def _phase(stack: tuple[Frame, ...]) -> str:

@@ -359,7 +359,7 @@ def test_entries_with_different_keys():
     trace.append({"action": "oom", "device_free": 9, "size": 1, "stream": 0, "time_us": 600, "frames": []})
     snapshot = Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4))
     assert rows(snapshot, 0)[:-1] == expected(sorted(trace[:-1], key=lambda entry: entry["time_us"]))
-    assert snapshot.timelines[0].trace.device_free == {1200: 9}
+    assert snapshot.timelines[0].trace.device_free.to_dict() == {"1200": 9}
 
 
 def test_bytes_of_an_entry_inside_a_text():
