@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from repetition import generate
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.snapshot import ReadLimits, Snapshot
+from ipygpumem.snapshot import KEYS, ReadLimits, Snapshot
 from ipygpumem.snapshot.reader import load, pickle_reader
 from ipygpumem.viewer.write import PageData, page
 from snapshot import malicious_files
@@ -98,7 +98,7 @@ def limited_work(data):
 
 
 def check_repetition(data):
-    """Read one file from `repetition` and create its summary and its page within the limits."""
+    """Read one file from `repetition`, create its summary and its page, and group its peaks within the limits."""
     counts["repetition"] += 1
     with limited_work(data):
         try:
@@ -106,6 +106,9 @@ def check_repetition(data):
             str(snapshot)
             encoded = snapshot.encode()
             page([PageData(snapshot.name, encoded)])
+            for timeline in snapshot.timelines:
+                for key in KEYS:
+                    snapshot.live(device=timeline.device).by(key)
         except SnapshotError:
             return False
     length = int.from_bytes(encoded[8:12], "little")

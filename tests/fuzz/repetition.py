@@ -197,13 +197,20 @@ def streams(rng, size):
 def predictable_keys(rng, size):
     """Return a snapshot with numbers that make each access to a dict slow, or with overlapping entries."""
     bits = min((size // 20).bit_length(), 17)
-    kind = rng.randrange(5)
+    kind = rng.randrange(7)
     if kind == 0:
         return entries_at_slow_positions(min(bits, 16), max(size, 1 << 12), size // 20)
     if kind == 1:
         return frames_with_slow_indices(min(bits, 15), min(size, 60_000))
     if kind == 2:
         return overlapping_inline_strings(size + 1000)
+    if kind > 4:  # some allocations with user metadata, or some failed allocations with the free memory of the device
+        rows, slow = slow_integers(min(bits, 15))
+        events = [event(n, time_us=0, action="alloc" if kind > 5 else "oom") for n in range(slow + 1)]
+        for row in rows:
+            events[row]["device_free"] = 1
+        notes = (event(row, time_us=0, action="annotate", user_metadata="a") for row in rows)
+        return snapshot([*events, *(notes if kind > 5 else ())])
     if rng.random() < 0.5:
         lines, slow = slow_lines(bits)
         frames = [{"filename": "", "line": line, "name": ""} for line in [*lines, *[slow] * len(lines)]]
@@ -211,6 +218,16 @@ def predictable_keys(rng, size):
     addresses, slow = slow_integers(bits)
     places = [event(addr=address, action="segment_alloc") for address in addresses]
     return snapshot([event(), *places, *(event(addr=slow, action="segment_free") for _ in addresses)])
+
+
+def shared_by_stacks(rng, size):
+    """Return a snapshot with many stacks or devices that share a long name or a deep stack of cells."""
+    if rng.random() < 0.5:
+        own = {**FRAME, rng.choice(["filename", "name"]): long_text(rng, size)}
+        return snapshot([event(n, frames=[{**FRAME, "line": n, "filename": "a.cpp"}, own]) for n in range(size // 80)])
+    frames = [{"filename": f"/ipykernel_1/{n}.py", "line": 1, "name": "f"} for n in range(min(size // 100, 65_000))]
+    cells = [{"filename": frame["filename"], "start_us": 0, "end_us": 1 << 40} for frame in frames]
+    return snapshot(device_traces=[[event(n, frames=frames)] for n in range(128)], ipygpumem={"cells": cells})
 
 
 def sampled(rng, size):
@@ -221,7 +238,7 @@ def sampled(rng, size):
 
 
 KINDS = [repeated_text, repeated_list, repeated_item, devices, nested, many_numbers, keys, streams]
-KINDS += [predictable_keys, sampled]
+KINDS += [predictable_keys, sampled, shared_by_stacks]
 
 
 def generate(rng, size):

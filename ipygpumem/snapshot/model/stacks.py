@@ -49,6 +49,10 @@ class Frame:
     line: int
     name: str
 
+    def __hash__(self) -> int:
+        # hashes of integers and empty strings are predictable, so that a file could choose lines with the same hash
+        return hash((UNKNOWN_FILE, self.file, self.line, self.name))
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.name}" if self.line else f"{self.file} {self.name}"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ipygpumem.snapshot.model.stacks import is_user_file
+from ipygpumem.snapshot.model.stacks import Frame, is_user_file
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,8 @@ def test_libraries_of_other_python_installations():
         assert not is_user_file(file), file
     for file in ("/home/me/torch/train.py", r"D:\me\Lib\train.py", "/home/me/lib/copy.py", "<stdin>"):
         assert is_user_file(file), file
+
+
+def test_hashes_of_frames_without_names_are_not_predictable():
+    assert hash(Frame("", 5, "")) != hash(("", 5, ""))
+    assert hash(Frame("", 5, "")) == hash(Frame("", 5, ""))

@@ -1,0 +1,127 @@
+"""Queries take time and memory in proportion to a file that was made to be slow."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.cells import CellLookup
+from ipygpumem.snapshot.model.columns import EventValues
+from ipygpumem.snapshot.queries.groups import KEYS, GroupConverter, group_rows
+from snapshot import malicious_files
+from snapshot.entries import event, frame
+
+BITS = 15
+
+
+def seconds(function):
+    """Return the processor time of a call, the smaller one of two calls."""
+    times = []
+    for _ in range(2):
+        start = time.process_time()
+        function()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """Rows that make a dict slow if each access after them is to the last row."""
+    integers, slow = malicious_files.slow_integers(BITS)
+    return np.asarray([*integers, slow])
+
+
+def snapshot_of(trace, **keys):
+    return Snapshot.load({"segments": [], "device_traces": [trace], **keys})
+
+
+def test_chosen_rows_with_metadata(chosen):
+    count = int(chosen.max()) + 1
+
+    def loaded(rows):
+        trace = [event("alloc", 512 * n, 8, 1) for n in range(count)]
+        trace += [{**event("annotate", 512 * row, 0, 1), "user_metadata": "a"} for row in rows]
+        return snapshot_of(trace)
+
+    slow, plain = (loaded(rows).live() for rows in (chosen.tolist(), range(len(chosen))))
+    rows = np.append(chosen, np.full(60_000, chosen[-1]))
+    groups = group_rows(slow.snapshot, slow.timeline, rows, "metadata")
+    assert [(group.label, group.count) for group in groups] == [("a", len(rows))]
+    times = [seconds(lambda live=live: live.by("metadata")) for live in (slow, plain)]
+    assert times[0] < 5 * times[1] + 0.1
+
+
+def test_chosen_rows_by_allocation(chosen):
+    live = snapshot_of([event("alloc", 512 * n, 8, 1) for n in range(int(chosen.max()) + 1)]).live()
+    times = []
+    for rows in (chosen[:-1], np.arange(len(chosen) - 1)):
+        _, describe = KEYS["allocation"](live.snapshot, live.timeline, np.append(rows, chosen[-1]))
+        times.append(seconds(lambda describe=describe: [describe(int(chosen[-1])) for _ in range(20_000)]))
+    assert times[0] < 5 * times[1] + 0.1
+
+
+def test_chosen_events_with_free_memory(chosen):
+    values = EventValues(chosen[:-1].tolist(), range(len(chosen) - 1))
+    assert values.get(int(chosen[5])) == 5
+    assert values.get(int(chosen[-1])) is None
+    assert values.get(int(chosen.max()) + 1) is None
+    assert EventValues().get(0) is None
+    assert list(values.to_dict()) == sorted(map(str, chosen[:-1].tolist()), key=int)
+    consecutive = EventValues(range(len(chosen) - 1), range(len(chosen) - 1))
+    missing = int(chosen[-1])
+    times = [seconds(lambda v=v: [v.get(missing) for _ in range(20_000)]) for v in (values, consecutive)]
+    assert times[0] < 5 * times[1] + 0.02
+
+
+def test_many_cells_of_one_stack():
+    def labels(count):
+        cells = [{"number": n, "start_us": n, "end_us": n} for n in range(count)]
+        snapshot = snapshot_of([event("alloc", 512 * n, 8, n) for n in range(count)], ipygpumem={"cells": cells})
+        live = snapshot.live()
+        assert len(live.by("cell")) == count
+        return seconds(lambda: live.by("cell"))
+
+    assert labels(64_000) < 32 * labels(4000)  # 256 times with one pass over all events for each cell
+
+
+def test_cells_of_deep_stacks_are_limited():
+    files = [f"/tmp/ipykernel_7/{n}.py" for n in range(3000)]  # noqa: S108
+    cells = [{"number": n, "filename": file, "start_us": 0, "end_us": 9} for n, file in enumerate(files)]
+    stack = [frame(file, 1, "f") for file in reversed(files)]
+    snapshot = snapshot_of([event("alloc", 512, 8, 1, stack)], ipygpumem={"cells": cells})
+    calls = []
+    lookup = snapshot.cells
+    active = CellLookup._active
+    CellLookup._active = lambda self, *args: calls.append(args) or active(self, *args)
+    try:
+        assert [group.label for group in snapshot.live().by("cell")] == ["In[99]"]
+    finally:
+        CellLookup._active = active
+    assert len(calls) == 101
+    assert snapshot.cells is lookup
+
+
+def test_long_names_shared_by_stacks():
+    name = "x" * 1_000_000
+    library = [frame("/usr/lib/python3.11/site-packages/a.py", n, "g") for n in range(500)]
+    own = frame(name, 1, name)
+    snapshot = snapshot_of([event("alloc", 512 * n, 8, 1, [own_library, own]) for n, own_library in enumerate(library)])
+    groups = snapshot.live().by("stack")
+    assert len(groups) == 500
+    assert sum(len(group.label) for group in groups) < 2_000_000
+    with pytest.raises(OptionError, match=r"the groups contain more than 134,217,728 characters: .* --top"):
+        snapshot.live().to_dict("stack")
+    converter = GroupConverter()
+    assert [len(snapshot.live().to_dict("stack", 30, converter)["groups"]) for _ in range(2)] == [30, 30]
+    with pytest.raises(OptionError, match="characters"):
+        snapshot.live().to_dict("stack", 30, converter)
+
+
+def test_stacks_are_created_once():
+    snapshot = snapshot_of([event("alloc", 512, 8, 1, [frame("a.py", 1, "f")])])
+    assert snapshot.stacks.stack(0) is snapshot.stacks.stack(0)
+    assert snapshot.stacks.stack(-1) == ()
