@@ -132,7 +132,7 @@ class ConsecutiveRuns:
             trace, device_free=EventValues(), **{name: getattr(trace, name)[events] for name in _COLUMNS}
         )
         result.operations, result.events = operations.astype(np.int32), np.arange(total, dtype=np.int32)
-        result.special = [ReleasedSegments(event, 1, retry=False) for event in releases.tolist()]
+        result.special = [ReleasedSegments(event, 1, event + 1, retry=False) for event in releases.tolist()]
         segment, is_removed = find_range(state.segments, blocks["address"]), self._removed
         used = ~np.isin(np.arange(len(state.segments)), np.setdiff1d(segment[is_removed], segment[~is_removed]))
         own, older = np.split(requests.pool_of, [requests.count])
