@@ -1,16 +1,20 @@
-"""Variables that determine the size of a step, and the ranges of their values."""
+"""Variables that determine the size of a step, the ranges of their values, and the sizes of runs."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import Serializable
+
+if TYPE_CHECKING:
+    from ipygpumem.features.fit.ranks import RankCommunicator
+    from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 
 AXIS = re.compile(
     r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d{1,30})\.\.(?P<last>\d{1,30})(?:\.\.(?P<step>\d{1,30}))?(?=\s|$)"
@@ -20,6 +24,10 @@ _MIN_SIZES = 3
 """Minimum number of sizes: two determine the prediction, and one checks it."""
 _MAX_AXES = 2
 _MAX_SIZE = 1 << 40
+_MAX_EXCESS = 0.1
+"""Relative difference up to which the upper bound of a run's memory usage agrees with the prediction."""
+_STEP_SHARE = 0.25
+"""Share of the memory of a run that the upper bound of a run before the verification may need."""
 Size: TypeAlias = tuple[int, ...]
 """Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
@@ -80,6 +88,56 @@ class SizeAxis(Serializable):
 def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
     """Return the value of each axis at position ``index``. For an axis with fewer values, this is its last value."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
+
+
+def combined_sizes(axes: Sequence[SizeAxis], first: Size, second: Size, growth: int) -> Sequence[Size]:
+    """Return the sizes of the runs that determine a prediction, except for ``first``.
+
+    For two axes, these are combinations of two values of the first axis with three values of the second axis, because
+    sizes of allocations may be quadratic functions of a length.
+    """
+    if len(first) == 1:
+        return [second]
+    lengths = (first[1], second[1], axes[1].at_least(growth * second[1]))
+    return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
+
+
+def verification_size(
+    scaled: RecordedStepPredictor,
+    axes: Sequence[SizeAxis],
+    checked: Size,
+    *,
+    allocated: int,
+    limit: int,
+    ranks: RankCommunicator,
+) -> tuple[Size, bool]:
+    """Return the size of the next run after that at size ``checked``, and whether it verifies the prediction.
+
+    The upper bound of the memory usage at this size does not exceed ``limit``, in bytes above ``allocated``. If it is
+    much higher than the prediction, the run does not verify the prediction, but reduces the upper bound.
+    """
+    count = max(len(axis.sizes) for axis in axes)
+
+    def bound(size: Size) -> int:
+        return scaled.bound(size, allocated + limit) - allocated
+
+    def growth(size: Size) -> int:
+        return scaled.predict(size).allocated - allocated
+
+    def largest(share: float, needed_bytes: Callable[[Size], int]) -> Size:
+        place = bisect_right(range(count), int(share * limit), key=lambda index: needed_bytes(nth_size(axes, index)))
+        last = ranks.minimum(place - 1)
+        return checked if last < 0 else max(nth_size(axes, last), checked)
+
+    bounded, expected = largest(1, bound), largest(1, growth)
+    certain = (1 + _MAX_EXCESS) * growth(bounded) >= bound(bounded)
+    if bounded == expected == checked or (bounded > checked and ranks.minimum(int(certain))):
+        return bounded, True
+    half = tuple(axis.at_least(value // 2) for axis, value in zip(axes, bounded, strict=True))
+    part = min(largest(_STEP_SHARE, bound), half)  # so that a larger run can confirm a quadratic function
+    if bounded > checked or len(checked) > 1:
+        return (part if part > checked else bounded), False
+    return (axes[0].at_least(3 * checked[0] // 4),), False
 
 
 def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:

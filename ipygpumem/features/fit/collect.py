@@ -19,10 +19,10 @@ from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Fit, SizeCombination
 from ipygpumem.features.fit.ranks import RankCommunicator
-from ipygpumem.features.fit.search import MAX_SHARE, SizeSearch
+from ipygpumem.features.fit.search import SizeSearch
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
-from ipygpumem.features.fit.step_runner import FitError, StepRunner
+from ipygpumem.features.fit.step_runner import MAX_SHARE, FitError, StepRunner
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current

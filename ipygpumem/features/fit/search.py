@@ -6,14 +6,13 @@ import collections
 import contextlib
 import functools
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
-from ipygpumem.features.fit.axes import Size, nth_size, size_name
+from ipygpumem.features.fit.axes import Size, combined_sizes, size_name, verification_size
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
@@ -23,7 +22,8 @@ from ipygpumem.features.fit.side_effects import WrittenFiles
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
-from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner, growing_bytes
+from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner
+from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
@@ -33,8 +33,6 @@ _Request: TypeAlias = tuple[Size, ProbeRole, "int | None"]
 _Runs: TypeAlias = Generator[_Request, Any, None]
 _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
-MAX_SHARE = 0.5
-"""Largest share of the free memory that a run may use."""
 _MAX_ERROR = 0.02
 """Relative error of the predicted peak of a run above which the prediction is rejected."""
 _IRREGULAR = 0.1
@@ -47,6 +45,8 @@ _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
+_MAX_STEPS = 4
+"""Maximum number of runs after the first confirmed prediction, the last of which verifies it."""
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, above which the step is not repeatable."""
 _OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
@@ -131,7 +131,7 @@ class SizeSearch:
             raise FitError("the optimizer's state and update need too much memory: run one step first")
         yield first, "fit", None
         second = self._next_size(self._bound)
-        for size in self._others(first, second):
+        for size in combined_sizes(self.code.axes, first, second, _GROWTH):
             yield size, "fit", None
         yield first, "again", None
         difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
@@ -190,9 +190,8 @@ class SizeSearch:
         step = self._steps[-1][1]
         after_release = len(step.timeline.trace) - 1
         state = InitialState.at(step.snapshot, step.device, after_release)
-        if len(self.code.axes) > 1:  # only combinations of the same sizes on each axis determine the prediction
-            grid = self._steps[: [probe.role for probe in self.probes].index("again") + 1]
-            return RecordedStepPredictor.from_recordings(grid, ("linear", "quadratic"), state, self._steps)
+        if len(self.code.axes) > 1:
+            return RecordedStepPredictor.from_recordings(self._steps, ("linear", "quadratic"), state, self._steps)
         sizes = sorted({size for size, _ in self._steps})
         result = RecordedStepPredictor.from_recordings(self._steps, state=state, runs=self._steps)
         for smallest in sizes[1:-1] if result.reasons else ():
@@ -201,13 +200,6 @@ class SizeSearch:
             if not candidate.reasons:
                 return candidate
         return result
-
-    def _others(self, first: Size, second: Size) -> Sequence[Size]:
-        """Return the sizes that determine the prediction, except for the first size."""
-        if len(first) == 1:
-            return [second]
-        lengths = (first[1], second[1], self.code.axes[1].at_least(_GROWTH * second[1]))  # may be a quadratic function
-        return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
@@ -230,22 +222,19 @@ class SizeSearch:
     def _bound(self, size: Size) -> int:
         """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
         at, step = self._steps[-1]
-        growth = (math.prod(self._others(at, size)[-1]) / math.prod(at)) ** 2
+        growth = (math.prod(combined_sizes(self.code.axes, at, size, _GROWTH)[-1]) / math.prod(at)) ** 2
         used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
         return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
 
     def _added(self, scaled: RecordedStepPredictor, safety: float, size: Size) -> int:
         return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
 
-    def _verification_size(self, scaled: RecordedStepPredictor) -> Size:
-        """Return the largest size at which a run fits into the memory that it may use, or ``(0,)`` if there is none."""
-        before, axes = self._before[self.index], self.code.axes
-        free = min(before.free, (self.capacity or 0) - before.allocated)
-        limit = int((1 - _MAX_ERROR) * self._most * free)
-        count = max(len(axis.sizes) for axis in axes)
-        fitting = bisect_right(range(count), limit, key=lambda index: self._added(scaled, 1, nth_size(axes, index)))
-        last = self.ranks.minimum(fitting - 1)
-        return (0,) if last < 0 else nth_size(axes, last)
+    def _verification_size(self, scaled: RecordedStepPredictor, checked: Size) -> tuple[Size, bool]:
+        before = self._before[self.index]
+        limit = int((1 - _MAX_ERROR) * self._most * min(before.free, (self.capacity or 0) - before.allocated))
+        return verification_size(
+            scaled, self.code.axes, checked, allocated=before.allocated, limit=limit, ranks=self.ranks
+        )
 
     def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
         """Yield runs at larger sizes, and compare their peaks with the predictions."""
@@ -258,17 +247,25 @@ class SizeSearch:
             scaled, reasons = yield from self._checked(check, "check", scaled)
             if not reasons or len(check) > 1:
                 break
-        size, previous = self._verification_size(scaled), scaled
-        if not reasons and math.prod(size) > math.prod(check):
-            expected = scaled.predict(size).allocated
-            scaled, reasons = yield from self._checked(size, "verification", scaled, keep=True)
+        refusals = reasons
+        for _ in () if reasons else range(_MAX_STEPS):
+            size, verifies = self._verification_size(scaled, check)
+            if size == check:
+                break
+            role: ProbeRole = "verification" if verifies else "check"
+            expected, previous = scaled.predict(size).allocated, scaled
+            scaled, reasons = yield from self._checked(size, role, scaled, keep=verifies)
+            refusals = reasons
             middle = self.code.axes[0].at_least(-(-size[0] // _GROWTH))
             irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
-            again = self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
+            again = verifies and self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
             if again and len(size) == 1 and check[0] < middle < size[0]:
-                scaled, reasons = yield from self._checked((middle,), "check", scaled, keep=not reasons)
-        if reasons:
-            raise FitError(" ".join(reasons))
+                scaled, refusals = yield from self._checked((middle,), "check", scaled, keep=not reasons)
+            if verifies or size < check or not self.ranks.minimum(int(not scaled.reasons)):
+                break
+            check = size
+        if refusals:
+            raise FitError(" ".join(refusals))
         self.scaled = scaled
 
     def _checked(
@@ -295,6 +292,4 @@ class SizeSearch:
         return int(self._most * self._before[index].free)
 
     def _too_large(self, subject: str, nbytes: int) -> FitError:
-        share = f"{100 * self._most:g}% of the free {size_text(self._before[self.index].free)}"
-        suggestion = "" if self._most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
-        return FitError(f"{subject} needs {size_text(nbytes)}, more than {share}{suggestion}")
+        return self._before[self.index].refusal(subject, nbytes, self._most)

@@ -30,7 +30,6 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable, Mapping
 
     from ipygpumem.features.fit.advice.model_blocks import ModelBlock
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from ipygpumem.features.fit.step_objects import StepObjects
 
 
+MAX_SHARE = 0.5
+"""Largest share of the free memory that a run may use."""
 _CYCLES_SHARE = 0.02  # memory freed with reference cycles is reported if it exceeds this share of the peak
 
 
@@ -61,6 +62,12 @@ class MemoryCapacity:
     def free(self) -> int:
         """Memory that PyTorch can still allocate, in bytes."""
         return self.limit - self.allocated
+
+    def refusal(self, subject: str, nbytes: int, most: float) -> FitError:
+        """Return the reason why ``subject``, which needs ``nbytes``, is too large if ``most`` is the allowed share."""
+        share = f"{100 * most:g}% of the free {size_text(self.free)}"
+        suggestion = "" if most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
+        return FitError(f"{subject} needs {size_text(nbytes)}, more than {share}{suggestion}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,17 +291,3 @@ def device_capacity(runtime: Runtime, index: int) -> MemoryCapacity:
         raise FitError(f"the free memory of cuda:{index} is unknown: specify the memory, as in --dry --on '24 GiB'")
     limit = reading.reserved + reading.free
     return MemoryCapacity(min(limit, allocator.memory_limit(index) or limit), reading.allocated)
-
-
-def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
-    """Return how many of the bytes allocated at the peak of a step may grow with the size of the step.
-
-    For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
-    ``leaves`` contains the number of parameters by their size in bytes.
-    """
-    constant, unmatched_parameters = 0, leaves + leaves
-    for nbytes in step.sizes[step.live_at_own_peak()].tolist():
-        if unmatched_parameters[nbytes] > 0:
-            unmatched_parameters[nbytes] -= 1
-            constant += nbytes
-    return step.own_peak - constant

@@ -161,13 +161,18 @@ class MatchedRecordings:
         values[is_missing] = self.step.sizes[is_missing, None] * share
         model = SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
         rows = np.flatnonzero(self.step.is_workspace)
-        pairs = zip(self.runs, self._counterparts, strict=True)
-        recorded_sizes = np.stack([np.append(run.sizes, -1)[indices[rows]] for (_, run), indices in pairs]).astype(
-            np.float64
-        )
+        recorded_sizes = self.recorded_sizes()[:, rows].astype(np.float64)
         sizes = [size for size, _ in self.runs]
         model = with_workspaces(model, rows, sizes, recorded_sizes)
         return with_reductions(model, self.step, rows, sizes, recorded_sizes)
+
+    def recorded_sizes(self) -> Ints:
+        """Return the recorded sizes of the allocations in bytes, as an array of the shape (runs, allocations).
+
+        The size of an allocation that a run does not contain is -1.
+        """
+        pairs = zip(self.runs, self._counterparts, strict=True)
+        return np.stack([np.append(run.sizes, -1)[indices] for (_, run), indices in pairs])
 
     def counterparts(self, run: Run) -> Ints:
         """For each allocation of a run, return the index of its counterpart in ``step``, or -1."""

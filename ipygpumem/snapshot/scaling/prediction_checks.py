@@ -11,6 +11,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.core.units import size as size_text
+from ipygpumem.snapshot.scaling.growth_bounds import with_exact_quadratics
 from ipygpumem.snapshot.scaling.matching import MatchedRecordings, PredictedPeak, compare_runs
 from ipygpumem.snapshot.scaling.results import PredictionDeviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
@@ -46,6 +47,9 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
             curved = error > _MAX_ERROR or _tensors_differ(matched, best, model)
             if other_error < error and curved and _is_sound(matched, model):
                 best, error = model, other_error
+    if names == ("automatic",) and best.coefficients.shape[1] == _LINE:
+        model = with_exact_quadratics(matched, best)
+        best = model if _is_sound(matched, model) else best
     return best
 
 

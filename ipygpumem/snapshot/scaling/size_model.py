@@ -97,6 +97,15 @@ class SizeModel:
         return replace(self, nodes=self.nodes[:axis] + self.nodes[axis + 1 :], coefficients=moved)
 
 
+def check_size(size: int | Sequence[int]) -> Size:
+    """Return a size as a tuple; raise `OptionError` if it is invalid."""
+    values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
+    integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
+    if not values or not integers or min(values) < 1:
+        raise OptionError(f"the size of a step must consist of positive integers, not {size!r}")
+    return tuple(int(value) for value in values)
+
+
 def _basis(points: tuple[int, ...], at: int) -> Floats:
     """Return the values of Newton's basis polynomials for the nodes ``points``, at the size ``at``."""
     return np.cumprod([1.0, *(at - point for point in points[:-1])]).astype(np.float64)

@@ -18,10 +18,11 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun
 from ipygpumem.snapshot.scaling import results
 from ipygpumem.snapshot.scaling.consecutive_runs import ConsecutiveRuns, replay_outcome
+from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes
 from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_notes, find_reasons
 from ipygpumem.snapshot.scaling.retained_blocks import find_retained_blocks
-from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, check_size
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState, StepRequests
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -194,7 +195,7 @@ class StepPredictor:
         return runs.replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
 
     def _check(self, size: int | Sequence[int]) -> Size:
-        checked = _check_size(size)
+        checked = check_size(size)
         axes = len(self.model.nodes)
         if len(checked) != axes:
             raise OptionError(f"the size {size!r} must have {many(axes, 'value')}, like the recorded sizes")
@@ -241,7 +242,7 @@ class RecordedStepPredictor(StepPredictor):
             OptionError: An argument is invalid, or sizes are missing.
             PredictionFailedError: The step cannot be predicted. This includes recordings that cannot be replayed.
         """
-        runs_by_size: list[Run] = [(_check_size(size), _as_step(recording)) for size, recording in recordings]
+        runs_by_size: list[Run] = [(check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs_by_size or len({len(size) for size, _ in runs_by_size}) > 1:
             raise OptionError("recordings at several sizes are required; all sizes must have the same number of axes")
         matched = MatchedRecordings(runs_by_size)
@@ -273,6 +274,12 @@ class RecordedStepPredictor(StepPredictor):
         StepPredictor.__init__(result, self.model, requests)
         return result
 
+    def bound(self, size: int | Sequence[int], limit: int) -> int:
+        """Return an upper bound in bytes on the allocated memory at a size; above ``limit``, possibly a lower one."""
+        sizes = bounded_sizes(self._matched, self.model, self._check(size))
+        requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
+        return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
+
     def deviation(
         self, size: int | Sequence[int], recording: SnapshotData | StepRecording
     ) -> results.PredictionDeviation:
@@ -284,17 +291,8 @@ class RecordedStepPredictor(StepPredictor):
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
-        return StepPredictor(self.model.at(axis, *_check_size(size)), self.step_requests)
+        return StepPredictor(self.model.at(axis, *check_size(size)), self.step_requests)
 
 
 def _as_step(recording: SnapshotData | StepRecording) -> StepRecording:
     return recording if isinstance(recording, StepRecording) else StepRecording(recording)
-
-
-def _check_size(size: int | Sequence[int]) -> Size:
-    """Return a size as a tuple; raise `OptionError` if it is invalid."""
-    values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
-    integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
-    if not values or not integers or min(values) < 1:
-        raise OptionError(f"the size of a step must consist of positive integers, not {size!r}")
-    return tuple(int(value) for value in values)

@@ -130,6 +130,42 @@ def test_length_of_a_sequence(allocations):
     assert "on average" in str(result)
 
 
+@pytest.mark.parametrize("free", [600 << 20, 139 << 30])
+def test_growth_that_small_sizes_hide(allocations, fake_gpu, free):
+    """A product of the batch with itself is invisible at small sizes, and no run needs more than its share."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - free, 0)
+    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 64))
+
+    def step(batch):
+        z = model(torch.randn(batch, 64))
+        functional.cross_entropy(z @ z.T, torch.arange(batch)).backward()
+
+    before, share = torch.cuda.memory_allocated(), 0.25 if free < GIB else 0.0003
+    result = ipygpumem.fit(step, range(1, 8193), most=share)
+    assert not result.refusal
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert max(probe.allocated for probe in result.probes) - before <= share * result.capacity
+    assert len(result.probes) == 6
+    assert result.error < 0.001
+    if free > GIB:
+        assert abs(result.predict(2_000) / measured(step, 2_000) - 1) < 0.01
+
+
+def test_hidden_growth_with_two_variables(allocations):
+    """A batch whose memory grows quadratically is refused without a run that needs more than its share."""
+    layer = nn.Linear(64, 64)
+
+    def step(batch, width):
+        z = layer(torch.randn(4 * batch, 64))
+        (functional.cross_entropy(z @ z.T, torch.arange(4 * batch)) + torch.randn(width).sum()).backward()
+
+    result = ipygpumem.fit(step, {"batch": range(1, 2049), "width": range(64, 4097)}, most=0.0003)
+    assert "differs from the measured value" in result.refusal
+    assert max(probe.allocated for probe in result.probes) <= 0.0003 * 140 * GIB
+
+
 def test_small_sizes_that_use_other_kernels(allocations):
     layer = nn.Linear(64, 64)
 

@@ -1,0 +1,100 @@
+"""Upper bounds of the memory usage of a step at sizes that are much larger than the recorded sizes.
+
+A quadratic part of a size is invisible in the peaks of small runs, and determines those of large runs. Requested sizes
+are exact, so that an allocation whose size is not exactly predicted for each recording may grow faster than predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.scaling.matching import MatchedRecordings
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
+from ipygpumem.snapshot.scaling.step import StepRecording
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+_SQUARE = 2
+_MAX_EXPONENT = 4
+_MAX_DIFFERENCE = 0.1
+"""Largest difference between two exponents of a workspace that grows with a power of the size."""
+_ENOUGH = 4
+"""Number of recorded sizes that confirm a quadratic polynomial, which three sizes determine."""
+_LARGEST = 1 << 46
+
+
+def bounded_sizes(matched: MatchedRecordings, model: SizeModel, size: Size) -> Ints:
+    """Return an upper bound on the size of each allocation in bytes, at a size of the step above the recorded sizes.
+
+    An allocation whose recorded sizes differ from the predictions is assumed to grow with the square of the size of the
+    step, or with a higher power if its recorded sizes do.
+    """
+    predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
+    exact = np.all(recorded == np.stack([model.sizes(at) for at, _ in matched.runs]), axis=0)
+    exponents, steady = _exponents(matched, recorded)
+    growth = math.prod(size) / math.prod(matched.size)
+    bounds = np.minimum(matched.step.sizes * growth**exponents, _LARGEST).astype(np.int64)
+    workspaces = matched.step.is_workspace & ~steady  # libraries select algorithms, and therefore workspaces, by size
+    result: Ints = np.where(exact | workspaces, predicted, np.maximum(predicted, bounds))
+    return result
+
+
+def _exponents(matched: MatchedRecordings, recorded: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the power with which each allocation may grow, and whether it grows with this power in all large runs."""
+    totals = [math.prod(size) for size, _ in matched.runs]
+    largest = sorted(set(totals))[-_SQUARE - 1 :]
+    values = np.maximum(np.stack([recorded[totals.index(total)] for total in largest]), 0.5)
+    powers = np.diff(np.log(values), axis=0) / np.diff(np.log(largest))[:, None]
+    if not len(powers):
+        return np.full(recorded.shape[1], float(_SQUARE)), np.zeros(recorded.shape[1], np.bool_)
+    known = (values[-2:] > 1).all(axis=0)
+    exponents = np.where(known, np.clip(powers[-1], _SQUARE, _MAX_EXPONENT), _SQUARE)
+    steady = known & (np.abs(powers[-1] - powers[0]) < _MAX_DIFFERENCE) & (powers[-1] > 1 + _MAX_DIFFERENCE)
+    return exponents, steady & (len(powers) > 1)
+
+
+def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeModel:
+    """Return a linear model with quadratic polynomials for the allocations whose sizes they predict exactly.
+
+    At small sizes, a quadratic part can be too small to affect the peak. At least four sizes must have been recorded.
+    """
+    if len(matched.size) > 1 or len({size for size, _ in matched.runs}) < _ENOUGH:
+        return model
+    try:
+        quadratic = matched.fit((_SQUARE,))
+    except OptionError:
+        return model
+    recorded = matched.recorded_sizes()
+    linear, square = (
+        np.all(recorded == np.stack([candidate.sizes(size) for size, _ in matched.runs]), axis=0)
+        for candidate in (model, quadratic)
+    )
+    replaced = square & ~linear & ~matched.step.is_workspace & (quadratic.coefficients[:, _SQUARE] > 0)
+    if not replaced.any():
+        return model
+    values = np.stack([model.evaluate(model.coefficients, (node,)) for node in quadratic.nodes[0]], axis=1)
+    coefficients = SizeModel.fit(quadratic.nodes, values).coefficients
+    coefficients[replaced] = quadratic.coefficients[replaced]
+    return replace(model, nodes=quadratic.nodes, coefficients=coefficients)
+
+
+def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
+    """Return how many of the bytes allocated at the peak of a step may grow with the size of the step.
+
+    For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
+    ``leaves`` contains the number of parameters by their size in bytes.
+    """
+    constant, unmatched_parameters = 0, leaves + leaves
+    for nbytes in step.sizes[step.live_at_own_peak()].tolist():
+        if unmatched_parameters[nbytes] > 0:
+            unmatched_parameters[nbytes] -= 1
+            constant += nbytes
+    return step.own_peak - constant
