@@ -17,7 +17,7 @@ from ipygpumem.snapshot import KEYS, Snapshot, diff
 from ipygpumem.snapshot.export import text
 from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.queries.groups import GroupConverter
+from ipygpumem.snapshot.queries.live_set import GroupConverter
 from ipygpumem.snapshot.queries.overview import overview
 
 _TOP = 20  # default number of groups to show

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
 
 UNKNOWN = "(unknown)"
 _MAX_NAME = 1000  # maximum length of the names of a file and a function in the label of a stack
-_MAX_TEXT = 1 << 27  # maximum number of characters in groups that are converted to JSON
-_FRAME_LENGTH = 50  # number of characters that correspond to the memory for a frame without its text
 _KIB_BITS = 10
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
@@ -63,38 +60,6 @@ class Group:
         names = ("label", "file", "line", "name", "source", "bytes", "count")
         frames = {"frames": [str(frame) for frame in self.frames]} if self.frames else {}
         return {name: getattr(self, name) for name in names} | frames
-
-
-class GroupConverter:
-    """Converts groups to JSON-serializable data. Raises `OptionError` if their total text is too long.
-
-    A file needs only two bytes to repeat a frame in a stack.
-    """
-
-    def __init__(self) -> None:
-        self._left = _MAX_TEXT
-        self._texts: dict[int, tuple[Frame, str]] = {}  # by id of the frame, which many stacks can share
-
-    def to_dicts(self, groups: Iterable[Group]) -> list[dict[str, Any]]:
-        """Return the groups as dicts."""
-        result = []
-        for group in groups:
-            texts = [group.label, group.file, group.name, group.source]
-            self._left -= sum(len(text or "") for text in texts)
-            self._left -= sum(len(frame.file) + len(frame.name) + _FRAME_LENGTH for frame in group.frames)
-            if self._left < 0:
-                problem = f"the groups contain more than {_MAX_TEXT:,} characters"
-                raise OptionError(f"{problem}: limit their number with --top or choose another key")
-            values = replace(group, frames=()).to_dict()
-            if group.frames:
-                values["frames"] = [self._text(frame) for frame in group.frames]
-            result.append(values)
-        return result
-
-    def _text(self, frame: Frame) -> str:
-        if id(frame) not in self._texts:
-            self._texts[id(frame)] = frame, str(frame)  # the reference keeps the id valid
-        return self._texts[id(frame)][1]
 
 
 def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:

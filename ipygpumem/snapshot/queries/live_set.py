@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Iterable
+from dataclasses import field, replace
 from typing import Any
 
 from ipygpumem.core.data_classes import dataclass
+from ipygpumem.core.errors import OptionError
 from ipygpumem.core.serialization import Serializable
+from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints, Timeline
-from ipygpumem.snapshot.queries.groups import Group, GroupConverter, group_rows
+from ipygpumem.snapshot.queries.groups import Group, group_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData
+
+_MAX_TEXT = 1 << 27  # maximum number of characters in groups that are converted to JSON
+_FRAME_LENGTH = 50  # number of characters that correspond to the memory for a frame without its text
+
+
+class GroupConverter:
+    """Converts groups to JSON-serializable data. Raises `OptionError` if their total text is too long.
+
+    A file needs only two bytes to repeat a frame in a stack.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MAX_TEXT
+        self._texts: dict[int, tuple[Frame, str]] = {}  # by id of the frame, which many stacks can share
+
+    def to_dicts(self, groups: Iterable[Group]) -> list[dict[str, Any]]:
+        """Return the groups as dicts."""
+        result = []
+        for group in groups:
+            texts = [group.label, group.file, group.name, group.source]
+            self._left -= sum(len(text or "") for text in texts)
+            self._left -= sum(len(frame.file) + len(frame.name) + _FRAME_LENGTH for frame in group.frames)
+            if self._left < 0:
+                problem = f"the groups contain more than {_MAX_TEXT:,} characters"
+                raise OptionError(f"{problem}: limit their number with --top or choose another key")
+            values = replace(group, frames=()).to_dict()
+            if group.frames:
+                values["frames"] = [self._text(frame) for frame in group.frames]
+            result.append(values)
+        return result
+
+    def _text(self, frame: Frame) -> str:
+        if id(frame) not in self._texts:
+            self._texts[id(frame)] = frame, str(frame)  # the reference keeps the id valid
+        return self._texts[id(frame)][1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.columns import EventValues
-from ipygpumem.snapshot.queries.groups import KEYS, GroupConverter, group_rows
+from ipygpumem.snapshot.queries.groups import KEYS, group_rows
+from ipygpumem.snapshot.queries.live_set import GroupConverter
 from snapshot import malicious_files
 from snapshot.entries import event, frame
 
