@@ -6,11 +6,12 @@ from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import MIB, many, size
 from ipygpumem.snapshot.replay.blockers.segment_blockers import BlockedRequestAnalysis
 from ipygpumem.snapshot.replay.missing_data import older_memory
-from ipygpumem.snapshot.replay.settings import settings_variable, version_note
+from ipygpumem.snapshot.replay.settings import SMALL, settings_variable, version_note
 from ipygpumem.snapshot.replay.settings_comparison import SettingsComparison
 from ipygpumem.snapshot.replay.settings_result import SettingsResult
 
 _MAX_LINES, _MAX_NAMES = 5, 3
+_RELEVANT = 0.05  # fraction of the free memory above which memory that could not serve a request is mentioned
 _CAUSES = {
     "depends on size": "the requested size of the failed request, which is not recorded",
     "depends on older memory": "the memory that was reserved before the recording began",
@@ -65,6 +66,7 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
         notes.append(
             f"{amount[0].upper()}{amount[1:]}, because the sizes of blocks from before the recording are uncertain."
         )
+    notes += _unsuitable_memory(blockers)
     if blockers.empty and blockers.reserved is not None:
         free = f"{size(blockers.empty)} was free in unused segments"
         notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")
@@ -75,6 +77,21 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
         notes.append(f"Freeing {freed} in {many(smallest.segments, 'segment')} before the request would have {effect}.")
     notes += [change.sentence() for change in blockers.changes]
     return notes
+
+
+def _unsuitable_memory(blockers: BlockedRequestAnalysis) -> list[str]:
+    """Return a note on free memory of other pools; empty if it is at most 5% of the free memory."""
+    sizes = "more than" if blockers.size <= SMALL else "up to"
+    unsuitable = (
+        (blockers.other_size, f"in segments for requests of {sizes} 1 MiB"),
+        (blockers.other_stream, "in segments of other streams"),
+        (blockers.private, "in private or other memory pools"),
+    )
+    total = sum(free for free, _ in unsuitable)
+    if total <= _RELEVANT * (total + blockers.partly_used):
+        return []
+    parts = [f"{size(free)} {where}" for free, where in unsuitable if free]
+    return [f"The request could not use other free memory: {', '.join(parts)}."]
 
 
 def _row(result: SettingsComparison, alternative: SettingsResult, label: str) -> TableRow:

@@ -55,6 +55,24 @@ def test_panel_agrees_with_whatif(panel, tmp_path, torch, variable):
     assert compared.limit[0] - int(compared.alternatives[0].replay.reserved.bytes[event + 1]) == 18 * MIB
 
 
+@pytest.mark.parametrize("limit", [1716, 1650])
+def test_recording_that_begins_late(panel, tmp_path, limit):
+    """The result is an estimate, and a failure of all replays does not show that expandable segments would fail."""
+    recording = files.raw("oom_fragmented")
+    recording["device_traces"][0] = recording["device_traces"][0][200:]
+    path = tmp_path / "oom.pickle"
+    path.write_bytes(pickle.dumps(recording))
+    sentences = [text for text in panel(limit=limit, snapshot=path) if "expandable segments" in text]
+    estimate = "(estimated: recording began after 252.0 MiB had been reserved)"
+    expected = f"with expandable segments, about 8.0 MiB would have been left {estimate}: set PYTORCH_ALLOC_CONF="
+    if limit == 1716:
+        assert [text.startswith(expected) for text in sentences] == [True]
+    else:
+        assert not [text for text in sentences if "left" in text or "would not have been enough" in text]
+        (certain,) = (text for text in panel(limit=limit) if text.startswith("expandable segments alone"))
+        assert certain == "expandable segments alone would not have been enough for this allocation"
+
+
 def test_advice_about_fragmentation_is_not_repeated(panel, monkeypatch):
     sentence = f"fragmentation: free{AVOIDED}set expandable_segments:True"
     monkeypatch.setattr(oom, "advice", lambda *_: [sentence])

@@ -56,7 +56,8 @@ class BlockedRequestAnalysis(Serializable):
         reserved: Reserved memory after the request; None if it failed.
         empty: Free memory in segments of default pools without blocks in use, which PyTorch can free.
         other_stream: Free memory of other streams in partly used segments.
-        private: Free memory in segments of other private pools, and in unused segments of private pools.
+        private: Free memory in segments of other pools (private ones or, for a request in a private pool, also default
+            ones), and in unused segments of private pools.
         other_size: Free memory in partly used segments of the pool for requests of other sizes.
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of the segments to which ``partly_used`` refers.
@@ -126,7 +127,7 @@ def analyze_blocked_request(
         elif segment.pool == serving:
             sums["partly_used"] += free
             partly_used += [segment] if free else []
-        elif pool.private:
+        elif pool.id != target.id:
             sums["private"] += free
         elif pool.stream != target.stream:
             sums["other_stream"] += free
