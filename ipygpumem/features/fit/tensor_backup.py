@@ -105,9 +105,9 @@ class TensorBackup:
         self._storages: dict[int, _StorageBackup] = {}
         self._freed: set[int] = set()
         self._graphs: dict[int, int] = {}
-        with_data = [tensor for tensor in tensors if not tensor.is_meta and type(tensor).__name__ != "FakeTensor"]
-        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in with_data}
-        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in with_data if _has_gradient(leaf)]
+        real = [tensor for tensor in tensors if type(tensor).__name__ != "FakeTensor"]
+        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in real}
+        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in real if _has_gradient(leaf)]
 
     def _saved_gradient(self, gradient: Any) -> _TensorState | None:
         # a new tensor would not have the autograd graph of a gradient that was computed with ``create_graph=True``
@@ -147,7 +147,7 @@ class TensorBackup:
     @property
     def nbytes(self) -> int:
         """Total size of the contents to save, in bytes."""
-        total = sum(storage.nbytes for storage in self._storages.values())
+        total = sum(storage.nbytes for storage in self._storages.values() if storage.device.type != "meta")
         return int(total + sum(_nbytes(state.tensor()) for state in self._all() if state.storage is None))
 
     def save_contents(self) -> None:
@@ -158,7 +158,7 @@ class TensorBackup:
                 # the components of a sparse tensor are saved
                 if state.alias is None or not _is_sparse(tensor):
                     state.contents = tensor.detach().to("cpu", copy=True)
-            elif state.storage.contents is None:
+            elif state.storage.contents is None and not tensor.is_meta:
                 state.storage.save_contents(tensor.untyped_storage())
 
     def new_gradients(self) -> list[Any]:
@@ -200,7 +200,7 @@ class TensorBackup:
 
         notes = restore_each(restore_tensor, [(state.tensor(), state) for state in self._all()])
         if self._saves_contents:
-            storages = [(storage,) for storage in self._storages.values()]
+            storages = [(storage,) for storage in self._storages.values() if storage.contents is not None]
             notes += restore_each(lambda storage: storage.restore_contents(), storages)
         notes += restore_each(restore_gradient, self._gradients)
         versions = [(restored[id(state)], state.version) for state in self._all() if id(state) in restored]

@@ -482,6 +482,33 @@ def test_other_threads_are_not_affected():
     assert not dry(step).refusal
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_state_of_a_model_without_data(steps):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(batch):
+        optimizer.zero_grad()
+        model(torch.randn(batch, 8)).sum().backward()
+        optimizer.step()
+
+    def state():
+        tensors = [*model.parameters(), *model.buffers()]
+        tensors += [tensor.grad for tensor in model.parameters() if tensor.grad is not None]
+        tensors += [value for values in optimizer.state.values() for value in values.values()]
+        return [(id(tensor), type(tensor), tensor._version, tensor.untyped_storage()._cdata) for tensor in tensors]
+
+    for _ in range(steps):
+        model(torch.randn(4, 8, device="meta")).sum().backward()
+        optimizer.step()
+    before = state()
+    result = dry(step)
+    assert not result.refusal
+    assert not result.notes
+    assert state() == before
+
+
 def test_tensors_that_remain():
     cache, layer = [], nn.Linear(4, 4)
 
