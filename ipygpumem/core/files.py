@@ -21,6 +21,9 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 _MAX_LINKS = 40
 _PROGRAM = re.compile(r"\.(ipynb|py)$", re.IGNORECASE)
+_START_BYTES = 1 << 12
+_MAX_XZ_MEMORY = 1 << 28
+_SNAPSHOT_START = re.compile(rb"\x80[\x02-\x05]|\s*\{\s*\"(segments|device_traces)\"")  # a pickle or JSON
 _SNAPSHOT = re.compile(r"\.(pickle|pkl)(\.gz|\.xz)?$", re.IGNORECASE)
 
 
@@ -45,7 +48,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     if target.exists() and not os.access(target, os.W_OK):
         raise OptionError(f"{text} is write-protected")
     is_protected = _PROGRAM.search(target.name) or (kind != "snapshot" and _SNAPSHOT.search(target.name))
-    if is_protected and kind != "log" and target.exists():  # reports are appended to a log
+    # reports are appended to a log
+    if kind != "log" and target.exists() and (is_protected or (kind != "snapshot" and _contains_snapshot(target))):
         raise OptionError(f"{text} already exists and would be replaced by a {kind}: choose a name such as {example}")
     if not target.parent.is_dir():
         raise OptionError(f"the directory {target.parent} does not exist")
@@ -55,6 +59,23 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     except OSError as error:
         raise OptionError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     return target
+
+
+def _contains_snapshot(path: Path) -> bool:
+    """Return whether a file begins as a snapshot, which may be packed. Its name can have any ending."""
+    import lzma
+    import zlib
+
+    try:
+        with open_regular_file(path) as file:
+            start = file.read(_START_BYTES)
+        if start.startswith(b"\x1f\x8b"):
+            start = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _START_BYTES)
+        elif start.startswith(b"\xfd7zXZ"):
+            start = lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY).decompress(start, _START_BYTES)
+    except (OSError, zlib.error, lzma.LZMAError):
+        return False
+    return bool(_SNAPSHOT_START.match(start))
 
 
 def absolute_path(text: str) -> Path:

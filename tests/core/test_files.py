@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import lzma
 import os
+import pickle
 import re
 import signal
 import stat
@@ -39,6 +42,22 @@ def test_existing_file(tmp_path):
     existing.write_text("old")
     assert check_path(existing) == existing
     assert existing.read_text() == "old"
+
+
+PICKLE = pickle.dumps({"segments": [], "device_traces": []}, 4)
+SNAPSHOTS = [PICKLE, gzip.compress(PICKLE), lzma.compress(PICKLE), b'{"segments": []}', b'\n {"device_traces": []}']
+
+
+@pytest.mark.parametrize("content", SNAPSHOTS, ids=["pickle", "gz", "xz", "JSON", "JSON after a line break"])
+def test_snapshots_with_other_names_are_not_replaced(tmp_path, content):
+    path = tmp_path / "x.html"
+    path.write_bytes(content)
+    with pytest.raises(OptionError, match="already exists and would be replaced by a page"):
+        check_path(path, "page", "snapshot.html")
+    assert check_path(path) == path
+    for other in (b"", b"<!DOCTYPE html>", b'{"page": 1}', b"\x1f\x8b", b"\xfd7zXZ\x00", gzip.compress(b"a,b")):
+        path.write_bytes(other)
+        assert check_path(path, "page", "snapshot.html") == path
 
 
 @pytest.mark.parametrize(
