@@ -155,7 +155,8 @@ def test_loading_the_extension_imports_only_what_cells_need():
     loaded = imported_with("jupyter.extension")
     lazy = ("snapshot", "viewer.view", "features.fit.collect", "features.modules.", "features.ranks.model")
     lazy += ("features.history.load", "features.history.table", "features.lines.", "features.outside.model")
-    lazy += ("features.profile.categories", "features.profile.model", "features.profile.timeline")
+    lazy += ("features.live.monitor", "features.outside.table", "features.profile.categories")
+    lazy += ("features.profile.model", "features.profile.timeline")
     assert [name for name in loaded if name.startswith(lazy)] == []
     assert "features.report.short_report" in loaded
 

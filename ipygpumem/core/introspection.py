@@ -193,8 +193,6 @@ def is_own_frame(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)
 
 
-# Frames of recorded stacks, as (file name, line, function)
-
 _LIBRARY_FOLDERS = tuple(
     {path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(name))}
 )
@@ -217,11 +215,14 @@ def frame_label(file: str, line: int, function: str) -> str:
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
-@functools.lru_cache(maxsize=4096)  # there are many stacks with few files
 def is_library_file(file: str) -> bool:
     """Return whether a file belongs to Python or an installed package rather than to the user."""
-    if file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file:
-        return True
+    in_library = file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file
+    return in_library or _is_in_installation_folder(file)
+
+
+@functools.lru_cache(maxsize=512)  # for other files only, because the files of all modules would occupy 0.3 MiB
+def _is_in_installation_folder(file: str) -> bool:
     main_file = vars(sys.modules["__main__"]).get("__file__") or ""
     # packages may also be installed next to the user's own files
     user_folders = attempt(lambda: (str(Path.cwd()), str(Path(main_file).parent))) or ()

@@ -78,7 +78,7 @@ class _Extension:
         cells.clearing.install()
         undo(cells.clearing.remove)
         undo(self._close_recording)
-        undo(magics.monitoring.close)
+        undo(magics.close_monitoring)
         undo(cells.close)
 
     def _register_magics(self) -> None:

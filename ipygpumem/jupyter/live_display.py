@@ -12,14 +12,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Reading
-from ipygpumem.features.live.monitor import MemoryPoller
 from ipygpumem.jupyter.display import ClearOutputTracker, is_captured, replace_method
 from ipygpumem.measurement.periodic_thread import PeriodicThread
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.viewer.display_target import supports_updates
+
+if TYPE_CHECKING:
+    from ipygpumem.features.live.monitor import MemoryPoller
 
 DELAY = 2.0
 """Time in seconds after which the live display of a cell is created."""
@@ -185,7 +187,8 @@ class LiveDisplayUpdater:
         self._shell = shell
         self.available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
-        self._poller = MemoryPoller(runtime.monitor)
+        self._monitor = runtime.monitor
+        self._poller: MemoryPoller | None = None
         self._cells: tuple[LiveDisplay, ...] = ()
         self._lock = threading.Lock()
         self._thread = PeriodicThread("ipygpumem-live", self._update)
@@ -229,6 +232,10 @@ class LiveDisplayUpdater:
         now = time.perf_counter()
         due = [cell for cell in self._cells if now - cell.start >= DELAY - INTERVAL / 2]
         if due:
+            if self._poller is None:
+                from ipygpumem.features.live.monitor import MemoryPoller  # on first use, to save memory
+
+                self._poller = MemoryPoller(self._monitor)
             reading = self._poller.read()
             for cell in due:
                 cell.update(reading)

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic
 from IPython.core.error import UsageError
@@ -24,7 +24,6 @@ from ipygpumem.core.text import error_line
 from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import MemoryLimits
-from ipygpumem.features.live.monitor import MemoryMonitor
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
@@ -42,6 +41,9 @@ from ipygpumem.jupyter.settings import Settings
 from ipygpumem.measurement.plan import MeasurementPlan
 from ipygpumem.measurement.runtime import Runtime
 
+if TYPE_CHECKING:
+    from ipygpumem.features.live.monitor import MemoryMonitor
+
 
 @magic.magics_class
 class GPUMem(magic.Magics, Settings, DisplayMixin):
@@ -51,7 +53,6 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         session: Runtime of the extension.
         record: Recording that ``%gpumem record`` starts and stops.
         cells: Measurements of the running cells.
-        monitoring: Monitor that ``%gpumem live`` starts and stops.
     """
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
@@ -59,8 +60,19 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         self.session = runtime
         self.record = MultiCellRecording(runtime)
         self.cells = CellMeasurements(self)
-        self.monitoring = MemoryMonitor(shell, runtime, self.cells.open_cell)
         self._report_when_on = "changed"
+
+    @functools.cached_property
+    def monitoring(self) -> MemoryMonitor:
+        """Monitor that ``%gpumem monitor`` opens, created on first use to save memory."""
+        from ipygpumem.features.live.monitor import MemoryMonitor
+
+        return MemoryMonitor(self.shell, self.session, self.cells.open_cell)
+
+    def close_monitoring(self) -> None:
+        """Close the monitor if it has been created."""
+        if "monitoring" in vars(self):
+            self.monitoring.close()
 
     def expand(self, text: str) -> str:
         """Replace each ``{name}`` in a path with the value of the variable ``name``.

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ipygpumem.core import introspection
 from ipygpumem.core.introspection import frame_label, is_library_file, release_free_memory, user_frame
 from ipygpumem.sources.host import read_host
 
@@ -20,6 +21,14 @@ def test_innermost_frame_of_user_code():
 def test_frame_label():
     assert frame_label("/home/me/train.py", 12, "step") == "train.py:12 step"
     assert frame_label("train.py", 12, "") == "train.py:12"
+
+
+def test_files_of_ordinary_packages_are_not_cached():
+    """A search for holders looks up the files of thousands of modules."""
+    introspection._is_in_installation_folder.cache_clear()
+    assert is_library_file(sys.modules["sysconfig"].__file__)
+    assert is_library_file("/home/me/env/lib/site-packages/package/module.py")
+    assert introspection._is_in_installation_folder.cache_info().currsize == 0
 
 
 def test_packages_in_other_folders_are_libraries(tmp_path, monkeypatch):

@@ -216,7 +216,7 @@ def test_interrupted_load_leaves_no_hooks(notebook, monkeypatch):
 def test_interrupt_while_the_magics_are_created(notebook, monkeypatch):
     before = footprint(notebook.shell)
     with monkeypatch.context() as patched:
-        patched.setattr(magics, "MemoryMonitor", lambda *arguments: signal.raise_signal(signal.SIGINT))
+        patched.setattr(magics, "CellMeasurements", lambda *arguments: signal.raise_signal(signal.SIGINT))
         result = notebook.load()
     assert isinstance(result.error, KeyboardInterrupt)
     assert footprint(notebook.shell) == before

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.introspection import user_frame
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB, VISIBLE, many, size
@@ -17,7 +18,6 @@ from ipygpumem.sources.storages import StorageLocation
 
 Kind = Literal["parameter", "gradient", "buffer", "optimizer state", "activation", "plain"]
 Place = Literal["variable", "module", "output", "thread", "traceback", "elsewhere", "garbage"]
-
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
 """Places where names are defined, in order of preference: notebook variables, attributes of imported modules, outputs,

@@ -9,7 +9,6 @@ from ipygpumem.core.reading import Accuracy, DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
-from ipygpumem.features.outside.table import outside_sentence
 from ipygpumem.features.processes.table import other_process_sentence
 
 _MAX_ROWS = 3
@@ -63,7 +62,7 @@ class ShortReport:
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
         self.caption = report.caption
-        self.outside = list(filter(None, map(outside_sentence, report.libraries)))
+        self.outside = _outside_sentences(report) if report.libraries else []
         processes = (other_process_sentence(device, report.neighbours) for device in report.devices)
         self.processes = list(filter(None, processes))
         self.notes = report_notes(report)
@@ -91,6 +90,12 @@ class ShortReport:
         notes = [*self.outside, *self.processes, *self.notes]
         lines += [f'<div style="opacity:0.75">{escape(note)}</div>' for note in notes]
         return "\n".join([f'<div style="{_MONOSPACE}">', *lines, "</div>"])
+
+
+def _outside_sentences(report: Report) -> list[str]:
+    from ipygpumem.features.outside.table import outside_sentence  # on first use, to save memory
+
+    return list(filter(None, map(outside_sentence, report.libraries)))
 
 
 def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:

@@ -10,7 +10,6 @@ from ipygpumem.core.reading import PRELOAD_OFF, Accuracy, Baseline, Reading, bre
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, size, usage_text
-from ipygpumem.features.outside.table import insert_outside_tables, outside_table
 from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.short_report import report_notes, short_bundle
 
@@ -45,11 +44,6 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
 
 
 def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
-    outside = [
-        outside_table(outside, report.devices[outside.device])
-        for outside in report.libraries
-        if include_outside and (outside.libraries or outside.pools or outside.grade.trust != "unknown")
-    ]
     peak_lines = () if report.recording is None else report.recording.peak_lines
     tables: list[Table] = []
     if report.lines:
@@ -60,14 +54,26 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
         from ipygpumem.features.modules.table import module_tables
 
         tables += module_tables(report.modules)
-    return [*tables, *outside, *peak_lines_tables(peak_lines)]
+    if report.libraries and include_outside:
+        from ipygpumem.features.outside.table import outside_table
+
+        tables += (
+            outside_table(outside, report.devices[outside.device])
+            for outside in report.libraries
+            if outside.libraries or outside.pools or outside.grade.trust != "unknown"
+        )
+    return [*tables, *peak_lines_tables(peak_lines)]
 
 
 def report_tables(report: Report) -> list[Table]:
     """Return a table of all values for each device and the host, without rows that are zero and unchanged."""
     used_devices = [device for device in report.devices.values() if device.after.context or device.before.context]
     tables = [*map(_device_table, used_devices), _host_table(report.host)]
-    tables = insert_outside_tables(with_change_rows(tables, report), report)
+    tables = with_change_rows(tables, report)
+    if report.libraries:
+        from ipygpumem.features.outside.table import insert_outside_tables
+
+        tables = insert_outside_tables(tables, report)
     tables[0] = replace(tables[0], title=f"{tables[0].title}   {report.caption}")
     tables[-1] = replace(tables[-1], notes=(*tables[-1].notes, *report_notes(report)))
     return tables

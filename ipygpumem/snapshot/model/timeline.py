@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.columns import Action, Blocks, BlockState, Segments, Trace, is_in, stable_order
 
 Ints = NDArray[np.int64]
-
 BEFORE = -1  # value of `Allocations.start` for allocations that are older than the first event
 
 
