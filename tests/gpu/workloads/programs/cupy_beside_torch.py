@@ -7,6 +7,10 @@ requires a few kilobytes more, is computed.
 REQUIRES = ("cupy",)
 CUDA = True
 MODEL = None
+VARIES = {
+    "timeline: state": "torch.profiler imports torch._dynamo, which looks up the files of all modules; CuPy then imports "
+    "SciPy, which adds a filter of warnings"
+}
 ANSWER = {"lines": ".double().mean()", "peak": "torch.sigmoid(tensor)", "who": "tensor"}
 
 # %%
