@@ -102,6 +102,19 @@ def combined_sizes(axes: Sequence[SizeAxis], first: Size, second: Size, growth: 
     return [(batch, length) for length in lengths for batch in (first[0], second[0])][1:]
 
 
+def third_value_sizes(axes: Sequence[SizeAxis], sizes: Sequence[Size]) -> list[Size]:
+    """Return the sizes that add a third value of the first of two axes to combinations of two with three values.
+
+    ``sizes`` are those of the runs so far, one of which has larger values on both axes. The third value is not the
+    value of this run, if possible, so that the run checks quadratic functions. There are no such sizes for one axis.
+    """
+    if len(axes) == 1:
+        return []
+    values, lengths = (sorted(set(axis))[:3] for axis in zip(*sizes, strict=True))
+    third = axes[0].at_least((values[-2] + values[-1] + 1) // 2)
+    return sorted({(third, length) for length in lengths}.difference(sizes))
+
+
 def verification_size(
     scaled: RecordedStepPredictor,
     axes: Sequence[SizeAxis],

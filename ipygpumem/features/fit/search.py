@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
-from ipygpumem.features.fit.axes import Size, combined_sizes, size_name, verification_size
+from ipygpumem.features.fit.axes import Size, combined_sizes, size_name, third_value_sizes, verification_size
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
@@ -25,12 +25,14 @@ from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner
 from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
+from ipygpumem.snapshot.scaling.run_selection import predict_runs
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
 _Request: TypeAlias = tuple[Size, ProbeRole, "int | None"]
 _Runs: TypeAlias = Generator[_Request, Any, None]
+_Predicted: TypeAlias = Generator[_Request, Any, "tuple[RecordedStepPredictor, tuple[str, ...]]"]
 _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
 _MAX_ERROR = 0.02
@@ -186,20 +188,9 @@ class SizeSearch:
         return self.probes[-1]
 
     def _predict(self) -> RecordedStepPredictor:
-        """Predict the step from its runs, excluding the smallest sizes if they use other kernels."""
         step = self._steps[-1][1]
         after_release = len(step.timeline.trace) - 1
-        state = InitialState.at(step.snapshot, step.device, after_release)
-        if len(self.code.axes) > 1:
-            return RecordedStepPredictor.from_recordings(self._steps, ("linear", "quadratic"), state, self._steps)
-        sizes = sorted({size for size, _ in self._steps})
-        result = RecordedStepPredictor.from_recordings(self._steps, state=state, runs=self._steps)
-        for smallest in sizes[1:-1] if result.reasons else ():
-            larger = [item for item in self._steps if item[0] >= smallest]
-            candidate = RecordedStepPredictor.from_recordings(larger, state=state, runs=self._steps)
-            if not candidate.reasons:
-                return candidate
-        return result
+        return predict_runs(self._steps, InitialState.at(step.snapshot, step.device, after_release))
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
@@ -268,12 +259,12 @@ class SizeSearch:
             raise FitError(" ".join(refusals))
         self.scaled = scaled
 
-    def _checked(
-        self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False
-    ) -> Generator[_Request, Any, tuple[RecordedStepPredictor, tuple[str, ...]]]:
+    def _checked(self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False) -> _Predicted:
         """Yield a run; return the prediction from all runs including this one, and the reasons why it is unreliable.
 
         The step is predicted again from all runs, unless ``keep`` is set and only the old prediction is reliable.
+        If the prediction for two variables is wrong, the first of them may need a quadratic function, for which further
+        runs are made.
         """
         probe = yield size, role, scaled.predict(size).allocated
         wrong = abs(probe.error or 0) > _MAX_ERROR
@@ -286,6 +277,11 @@ class SizeSearch:
         if not self.ranks.minimum(int(not reasons)):
             self.probes[-1] = ProbeRun(size, "fit", probe.allocated, probe.reserved)
             reasons = reasons or (_OTHER_RANK,)
+            additional = third_value_sizes(self.code.axes, [size for size, _ in self._steps])
+            for combination in additional:
+                yield combination, "fit", None
+            updated = self._predict() if additional else updated
+            reasons = () if self.ranks.minimum(int(bool(additional) and not updated.reasons)) else reasons
         return updated, reasons
 
     def _allowance(self, index: int) -> int:

@@ -1,0 +1,25 @@
+"""Selection of the runs of a step that determine its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipygpumem.snapshot.scaling.matching import Run
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
+from ipygpumem.snapshot.scaling.step_requests import InitialState
+
+
+def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredictor:
+    """Predict a step from its runs, excluding the smallest sizes of a single variable if they use other kernels.
+
+    The second of two variables may be a length.
+    """
+    if len(runs[0][0]) > 1:
+        return RecordedStepPredictor.from_recordings(runs, ("automatic", "quadratic"), state, runs)
+    result = RecordedStepPredictor.from_recordings(runs, state=state, runs=runs)
+    for smallest in sorted({size for size, _ in runs})[1:-1] if result.reasons else ():
+        larger = [run for run in runs if run[0] >= smallest]
+        candidate = RecordedStepPredictor.from_recordings(larger, state=state, runs=runs)
+        if not candidate.reasons:
+            return candidate
+    return result
