@@ -58,8 +58,9 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             chrome://tracing), which is also written if the block fails.
         timeline: File for an HTML page that shows memory by category over time.
         outside: Whether to report memory outside PyTorch by library (requires ``ipygpumem[outside]``).
-        limit: Maximum peak of the block on any GPU, as a string such as ``"2 GiB"`` or as a number of bytes.
-        limit_held: Maximum memory held at the end of the block on any GPU.
+        limit: Maximum peak of the block on any GPU, relative to its start, as a string such as ``"2 GiB"`` or as a
+            number of bytes.
+        limit_held: Maximum memory that the block leaves allocated on any GPU.
         limit_outside: Maximum growth of memory outside PyTorch on any GPU.
         limit_host: Maximum peak resident memory of this process (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same

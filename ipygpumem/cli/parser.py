@@ -142,7 +142,7 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status. By default, the arguments are those of the command line."""
+    """Run a subcommand and return its exit status. If ``arguments`` is None, those of the command line are used."""
     try:
         parsed = parser().parse_args(arguments)
         if sys.stdout is None:

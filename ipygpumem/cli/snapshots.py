@@ -46,8 +46,6 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
 
 
 def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callable[..., int]:
-    """Return a function that prints the answer to a query for each snapshot and returns the exit status."""
-
     def run(arguments: argparse.Namespace) -> int:
         def show(snapshot: Snapshot, name: str) -> None:
             result = answer(snapshot, arguments)
@@ -64,7 +62,7 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
 
 
 def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
-    """Return a list of the timeline of a device or, if it is None, the timelines of all devices that used memory."""
+    """Return the timeline of ``device`` or, if ``device`` is None, the timelines of all devices that used memory."""
     if device is not None:
         return [snapshot.timeline(device)]
     timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]

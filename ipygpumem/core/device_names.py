@@ -22,7 +22,7 @@ def split_devices(devices: Any, option: str) -> list[str]:
 
 
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. Raises `DeviceError` if one is invalid."""
+    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. Raises `DeviceError` for other strings."""
     return tuple(dict.fromkeys(HOST if text.strip() == HOST else cuda_device(text) for text in texts))
 
 

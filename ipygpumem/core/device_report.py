@@ -28,9 +28,10 @@ class PeakCounters:
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
-        allocated, reserved, active, requested: As in `AllocatorCounters`.
-        exact: Whether the peak of ``allocated`` is exact. If not, it is an upper bound, because the counters were not
-            reset and an earlier peak was higher. Without a reset, it is unknown whether the other peaks are exact.
+        allocated, reserved, active, requested: Peaks of the counters that `AllocatorCounters` describes.
+        exact: Whether the peak of ``allocated`` is exact. Otherwise, the peak is an upper bound, because the counters
+            were not reset and an earlier peak was higher. ``exact`` does not apply to the other three peaks, which can
+            be upper bounds if the counters were not reset.
     """
 
     allocated: int
@@ -47,7 +48,7 @@ class DeviceReport(Serializable):
     Attributes:
         before, after: Readings at the start and at the end of the measurement.
         high: Peaks of the allocator counters; None if they could not be read.
-        sampled: Lower bound on peak memory outside PyTorch; None if no sample exceeds both readings.
+        sampled: Lower bound on peak memory outside PyTorch; None if no bound from a sample exceeds both readings.
         unsampled: Reason why samples are missing; empty if none are missing.
     """
 
@@ -96,7 +97,7 @@ class DeviceReport(Serializable):
 
     @property
     def outside(self) -> int | None:
-        """Change in this process's memory outside PyTorch. With grade ``device``, it includes other processes."""
+        """Change in memory outside PyTorch. With grade ``device``, the value includes the memory of other processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
@@ -114,10 +115,11 @@ class DeviceReport(Serializable):
 
     @property
     def accounting_bound(self) -> int | None:
-        """Lower bound on peak memory outside PyTorch from NVML's accounting mode; None if there was no new peak.
+        """Lower bound on peak memory outside PyTorch, relative to the start, according to NVML's accounting mode.
 
-        If the recorded peak of this process rises during a measurement, the new peak was reached during the
-        measurement, and PyTorch's share of the new peak was at most PyTorch's peak reserved memory.
+        If the peak that NVML records for this process rises during a measurement, the new peak was reached during the
+        measurement, and PyTorch's share of it was at most PyTorch's peak reserved memory. The value is None if the
+        recorded peak did not rise, or if the bound is not more than 16 MiB above the growth between the readings.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
@@ -173,7 +175,7 @@ class DeviceReport(Serializable):
         return difference(self.before.retries, self.after.retries) or 0
 
     def has_changed(self, minimum: int) -> bool:
-        """Return whether this process changed its memory usage by at least ``minimum`` bytes or ran out of memory.
+        """Return whether this process changed its memory usage by at least ``minimum`` bytes, or an allocation failed.
 
         If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """
@@ -231,10 +233,10 @@ class DeviceReport(Serializable):
         problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
             return make_accuracy("unknown", f"no sample exceeds the readings at the start and at the end{problem}")
-        other = "one that has ended" if self.process_wide else "another"
+        process = "a process that has ended" if self.process_wide else "another process"
         return Accuracy(
             "sampled",
             f"{many(sampled.count, 'sample')} of the device's memory (first after {duration(sampled.since)}, largest "
             f"gap {duration(sampled.gap)}{problem}), minus an upper bound on PyTorch's reserved memory; the memory may "
-            f"belong to this process or to {other}",
+            f"belong to this process or to {process}",
         )

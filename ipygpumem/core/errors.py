@@ -53,7 +53,7 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API
 
 
 class RecordingError(IpyGpuMemError):
-    """Raised if memory usage cannot be measured or recorded (for example without a GPU), or a recording not saved."""
+    """Raised if memory usage cannot be measured or recorded (as without a GPU), or a recording cannot be saved."""
 
 
 class ReportError(IpyGpuMemError):

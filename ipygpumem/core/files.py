@@ -32,7 +32,8 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
     The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
     refers to a directory or device, is not writable, or refers to a file that must not be replaced: a Python file, a
-    notebook or, unless ``kind`` is ``"snapshot"``, a snapshot. ``kind`` and ``example`` are used in error messages.
+    notebook or, unless ``kind`` is ``"snapshot"``, a snapshot. If ``kind`` is ``"log"``, the file may be of any of
+    these types, because a log is not replaced. ``kind`` and ``example`` are used in error messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -81,7 +82,8 @@ def _contains_snapshot(path: Path) -> bool:
 def absolute_path(text: str) -> Path:
     """Convert a string to an absolute path, and expand ``~``.
 
-    Raises `OptionError` if the path is invalid or contains a link or file of another user.
+    Raises `OptionError` if the path is invalid, or contains a link or file that another user may have created in a
+    shared directory.
     """
     try:
         path = Path(text).expanduser().absolute()
@@ -94,7 +96,7 @@ def absolute_path(text: str) -> Path:
 
 
 def _foreign_entry(path: Path) -> Path | None:
-    """Return the first link or file on a path that is in a shared directory and belongs to another user, or None."""
+    """Return the first link or file on a path for which `_is_foreign` is true, or None."""
     names, links = [*reversed(path.parts)], 0
     while names:
         name = names.pop()
@@ -115,9 +117,10 @@ def _foreign_entry(path: Path) -> Path | None:
 
 
 def _is_foreign(status: os.stat_result, directory: Path) -> bool:
-    """Return whether a link in a directory to which all users can write belongs to another user.
+    """Return whether a link or file may have been created by another user in a shared directory.
 
-    Also return True for a file of another user in a directory such as ``/tmp``, where only this user can replace it.
+    A link is checked if all users can write to its directory; a file only if, in addition, users cannot replace the
+    files of other users in the directory, as in ``/tmp``. The owner of the directory is trusted.
     """
     shared = directory.stat()
     required = stat.S_IWOTH if stat.S_ISLNK(status.st_mode) else stat.S_IWOTH | stat.S_ISVTX

@@ -164,9 +164,8 @@ def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
 def running_frames() -> list[tuple[str, FrameType]]:
     """Return a (thread name, frame) pair for each running function, innermost first within each thread.
 
-    In each thread, the innermost frames that belong to this package are excluded. This is done here rather than by the
-    caller, because the list would otherwise contain the frame of the caller, which refers to the list, and this
-    reference cycle would keep inspected objects alive.
+    In each thread, the innermost frames that belong to this package are excluded. Otherwise, the list would contain the
+    caller's frame, which refers to the list. This reference cycle would keep the inspected objects alive.
     """
     names = {_thread_dict(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
     innermost = sys._current_frames()  # noqa: SLF001 (there is no public API)
@@ -200,7 +199,7 @@ _LIBRARY_FOLDERS = tuple(
 
 @functools.lru_cache(maxsize=4)
 def _installation_folders(paths: tuple[Any, ...], user_folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders among ``sys.path`` into which packages were installed, as with ``pip install --target``."""
+    """Return the folders in ``paths`` that contain installed packages, as after ``pip install --target``."""
     folders = []
     for path in paths:
         if type(path) is str and path and path not in user_folders:

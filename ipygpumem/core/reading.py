@@ -68,7 +68,7 @@ class AllocatorCounters(NamedTuple):
     Attributes:
         allocated: Total size of live blocks, including rounding by the allocator.
         reserved: Total size of segments allocated from CUDA.
-        active: As ``allocated``, but including freed blocks that another stream may still use.
+        active: Total size of live blocks and of freed blocks that another stream may still use.
         requested: Total size of live blocks as requested by the program, without rounding.
     """
 
@@ -144,7 +144,7 @@ class DeviceReading(Serializable):
 
     @property
     def outside(self) -> int | None:
-        """This process's memory outside PyTorch. In mode ``device``, the value includes all other processes."""
+        """Memory outside PyTorch. In mode ``device``, the value includes the memory of all other processes."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)
@@ -218,7 +218,7 @@ class Baseline(Serializable):
     Attributes:
         reading: Counters of all devices and of the host.
         device: Name of the device on which CUDA was initialized; None if CUDA was not initialized.
-        label: Product name of this device.
+        label: Product name of the device.
         context: Size of the CUDA context in bytes; None if the context already existed.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
         workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.

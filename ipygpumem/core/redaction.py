@@ -64,7 +64,7 @@ _BEFORE_COMMAND_IN_MAGIC = re.compile(rf".{_CODE}(?<=[=\s])(?=[!%][^\s=])")
 """Patterns of code before a shell command or magic, as in ``files = !ls`` and ``%timeit -n1 !ls``."""
 _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
-"""Pattern of a name that suggests a secret unless its value is a word, as in ``sort(key="size")``."""
+"""Pattern of the names ``key`` and ``keys``, which suggest a secret unless the value is a word (``key="size"``)."""
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
@@ -143,7 +143,7 @@ def short_name(arguments: Sequence[str]) -> str:
 
 
 def _words(arguments: Sequence[str]) -> Iterator[str]:
-    """Return the words of a command. A custom process title contains all words in the first argument."""
+    """Yield the words of a command. A custom process title contains all words in the first argument."""
     yield from " ".join(arguments[:1]).split()
     yield from filter(None, arguments[1:])
 
@@ -253,7 +253,7 @@ def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
 
 
 def _redact_directories(path: str) -> str:
-    """Redact the parts of a path that look random. Other names of directories are kept."""
+    """Redact API keys in a path, and names of directories and files that look random."""
     path = _KEY.sub(_REDACTED, path)
     return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
 

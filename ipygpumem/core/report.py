@@ -229,9 +229,9 @@ def build_report(
 
 def _before_context(end: DeviceReading) -> DeviceReading:
     """Return a reading for the time before the CUDA context existed, in which the counters of this process are 0."""
-    own: tuple[str, ...] = ("allocated", "reserved", "active", "requested", "inactive_split")
-    own += ("retries", "ooms", "rejections", "process")
-    zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
+    counters: tuple[str, ...] = ("allocated", "reserved", "active", "requested", "inactive_split")
+    counters += ("retries", "ooms", "rejections", "process")
+    zeros: dict[str, Any] = {name: 0 for name in counters if getattr(end, name) is not None}
     return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)
 
 

@@ -39,8 +39,8 @@ class OutsidePeak:
     """Lower bound on peak memory outside PyTorch.
 
     Attributes:
-        change: Growth since the first reading in bytes.
-        seconds: Time of the sample, in seconds since the measurement began.
+        change: Lower bound in bytes on the growth of memory outside PyTorch since the start of the measurement.
+        seconds: Time of the sample with this bound, in seconds since the measurement began.
         gap: Longest time between two consecutive samples, in seconds. Shorter peaks may have been missed.
         since: Time of the first sample, in seconds since the measurement began.
         count: Number of samples.
@@ -62,8 +62,8 @@ def highest_outside(
     """Return the highest lower bound on the growth of memory outside PyTorch in bytes, and the time of its sample.
 
     ``reserved(begin, end)`` returns an upper bound on PyTorch's reserved memory between two times, in bytes, or None if
-    no bound is known. The result is None if no lower bound exceeds the growth between the two readings, or if the
-    readings come from different sources.
+    no bound is known. The result is None if no lower bound exceeds the growth between the two readings by more than
+    16 MiB, or if the readings come from different sources.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:

@@ -81,7 +81,7 @@ def is_visible(*changes: int | None) -> bool:
 
 
 def text_tables(tables: Iterable[Table]) -> str:
-    """Render tables as aligned text. Values that are not exact are marked with ``~`` and explained below the table."""
+    """Render tables as aligned text. ``~`` marks inexact values. Notes explain inexact and unknown values."""
     return "\n\n".join(map(_text_table, tables))
 
 
@@ -145,7 +145,7 @@ def _mark(grade: Accuracy | None) -> str:
 
 
 def html_tables(tables: Iterable[Table]) -> str:
-    """Render tables as HTML. Rows with values that are not exact end with the reason."""
+    """Render tables as HTML. Rows with values that are not exact end with the accuracy instead of the row's note."""
     lines = [line for table in tables for line in _html_table(_printable_table(table))]
     return "\n".join([HTML_START, *lines, "</div>"])
 

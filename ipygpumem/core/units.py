@@ -25,7 +25,7 @@ def size(count: int) -> str:
 
 
 def precise_size(count: int | None) -> str:
-    """Format a number of bytes as `size` does; small numbers in KiB or B, 0 as ``"0"`` and None as ``"unknown"``."""
+    """Format a number of bytes as `size` does, but small numbers in KiB or B, 0 as ``"0"``, None as ``"unknown"``."""
     if count is None:
         return "unknown"
     if count == 0 or abs(count) >= VISIBLE:
@@ -44,14 +44,14 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change in bytes as `signed` does; ``"<0.1 MiB"`` if it is small, ``"0"`` or ``"unknown"`` (None)."""
+    """Format a change in bytes as `signed` does, but a small change as ``"<0.1 MiB"``, and None as ``"unknown"``."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def usage_text(count: int | None) -> str:
-    """Format a number of bytes as `size` does, and None as ``"unknown"``."""
+    """Format a number of bytes as `size` does, but None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 

@@ -109,7 +109,7 @@ class RunningCells:
         self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
     def outermost(self) -> RunningCell | None:
-        """Return the outermost cell of this thread or, if it runs no cell, of another thread; None if no cell runs."""
+        """Return the outermost cell of this thread or, if this thread runs no cell, of another thread. May be None."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
@@ -134,7 +134,7 @@ class RunningCells:
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[RunningCell | None, bool]:
-        """Remove a cell and all cells in it. Return the cell or None, and whether this thread runs no other cell."""
+        """Remove a cell and its inner cells. Return the cell, or None, and whether this thread runs no other cell."""
         stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
@@ -147,7 +147,7 @@ class RunningCells:
         return cell, not stack
 
     def _is_running(self, info: Any, inner: Any) -> bool:
-        """Return whether the cell with the ExecutionInfo object ``info`` is running and contains that of ``inner``."""
+        """Return whether the cell with the ExecutionInfo object ``info`` runs and contains the cell of ``inner``."""
         frame_infos, frame = [], sys._getframe()  # noqa: SLF001 (the stack of this call)
         while frame.f_back is not None:
             frame = frame.f_back
@@ -232,7 +232,7 @@ class CellHooks:
 
     @staticmethod
     def _call(function: Callable[[Any], None], arguments: list[Any]) -> None:
-        """Call ``function`` with the only item of ``arguments``, which is removed, and defer interrupts meanwhile.
+        """Remove the only item of ``arguments``, and call ``function`` with it while interrupts are deferred.
 
         `DeferredInterrupts` is not used as a context manager because this would add overhead to each cell.
         """

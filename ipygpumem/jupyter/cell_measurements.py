@@ -81,9 +81,9 @@ class CellMeasurements:
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
         settings = magics.values
-        measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
+        is_measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
         # for a %%gpumem cell, the magic starts the measurement
-        if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
+        if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.default_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), previous)
             self._begin_live(cell)
@@ -120,7 +120,7 @@ class CellMeasurements:
             self._begin_live(cell)
 
     def show_traceback(self, show: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Show a traceback with IPython's method ``show``. The cell's profile and its time do not include this call."""
+        """Show a traceback with IPython's method ``show``. The cell's profile and measured time exclude this call."""
         cells = self.running.stacks[threading.get_ident()]
         for collector in (collector for cell in cells if cell.plan is not None for collector in cell.plan.collectors):
             if isinstance(collector, ProfileCollector):

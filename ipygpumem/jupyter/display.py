@@ -42,7 +42,7 @@ def uses_color(shell: Any) -> bool:
 
 
 def _flush_streams(publisher: Any) -> None:
-    """Flush stdout and stderr like ipykernel, but wait once instead of twice for the thread that sends their text."""
+    """Flush stdout and stderr as ipykernel does, but wait only once for the thread that sends their text."""
     sender = getattr(getattr(publisher, "pub_socket", None), "io_thread", None)
     senders = [getattr(stream, "pub_thread", None) for stream in (sys.stdout, sys.stderr)]
     if sender is not None and senders == [sender, sender]:
@@ -53,7 +53,7 @@ def _flush_streams(publisher: Any) -> None:
 
 
 class DisplayMixin:
-    """Mixin with methods that display results in ``shell``, which can differ from that of ``IPython.display``."""
+    """Mixin with methods that display results in ``shell``, which may differ from the shell of ``IPython.display``."""
 
     shell: Any
 
@@ -171,7 +171,10 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a ``clear_output`` call of the cell with this result is pending. Set `waiting` to False."""
+        """Return whether ``clear_output(wait=True)`` is pending after a cell has shown its result.
+
+        Only a call made by this cell counts. `waiting` is set to False.
+        """
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()
         self._set(waiting=False)

@@ -168,7 +168,7 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
     """The loaded extension of each shell."""
 
     def close(self) -> None:
-        """Unload the extension from all shells, unless this process was forked from the one that loaded it."""
+        """Unload the extension from all shells, unless this process was forked from the process that loaded it."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
 

@@ -91,7 +91,7 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
     """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``.
 
-    Raises `OptionError` for an invalid option, and for an option that requires another one.
+    Raises `OptionError` for an invalid option, and for an option without another option that it requires.
     """
     arguments = parse_line(program, options, line)
     is_recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules

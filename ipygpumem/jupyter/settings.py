@@ -104,7 +104,7 @@ class Settings(Configurable):
     live = Enum(
         ["auto", "off"],
         "auto",
-        help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook, until the report "
+        help="auto: show the memory breakdown below a notebook cell that runs longer than 2 s, until the report "
         "replaces it. off: show nothing before the report.",
     ).tag(config=True)
     peaks = Enum(

@@ -30,7 +30,7 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions:
-    """Options for recording allocation history, as in `ipygpumem.measure`. Invalid values raise `OptionError`.
+    """Options for recording allocation history. Invalid values raise `OptionError`.
 
     Attributes:
         stacks: Stacks to record: ``"python"``, ``"all"`` (also C++ frames) or ``"none"``.
@@ -113,7 +113,7 @@ class ActiveRecording:
                     self._history = history
 
     def stop(self, history: AllocationHistory) -> None:
-        """Stop the running recording if it was started for this `AllocationHistory`."""
+        """Stop the running recording if it was started for ``history``."""
         with self._lock, DeferredInterrupts():
             if self._history is history:
                 self._release()
@@ -126,7 +126,7 @@ class ActiveRecording:
             self.stop(self._history)
 
     def set_cell(self, number: int | None) -> None:
-        """Set this thread's user metadata to ``In[n]`` if this package is recording and the program has set none.
+        """Set this thread's user metadata to ``In[n]`` if this package is recording and the metadata is empty.
 
         PyTorch 2.10 and later versions store the metadata with each event. If the program reads its own metadata, it
         does not receive this value.
@@ -209,7 +209,7 @@ class AllocationHistory:
         self._allocations = self._count_allocations()
 
     def pause(self, paused: bool) -> None:
-        """Stop recording the stacks of frees, or resume if ``paused`` is false. No effect if `pauses` is False."""
+        """Stop recording the stacks of frees, or resume it if ``paused`` is False. No effect if `pauses` is False."""
         if self.pauses:
             self._active.set_context("alloc" if paused else "all")
 
@@ -265,7 +265,7 @@ def remove_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
-    """Remove the stack of each event that frees memory if the event of the allocation has the same list of frames."""
+    """Remove the stack of each event that frees memory if it is the list object in the event of the allocation."""
     stacks: dict[tuple[bool, int], Any] = {}
     for event in events:
         if "addr" in event and "frames" in event:

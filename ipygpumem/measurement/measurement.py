@@ -95,7 +95,7 @@ class MeasurementOptions:
     Attributes:
         reset_peaks: Whether PyTorch's peak counters are reset (argument ``peaks`` of `measure`).
         reset_host_peak: Whether the peak of resident memory is reset (argument ``host_peak``).
-        synchronize: As the argument of `measure`.
+        synchronize: Whether to wait for each device's current stream before each reading.
     """
 
     reset_peaks: bool = True

@@ -49,8 +49,8 @@ class BackwardPassRecorder:
     """Observer that records the backward passes between `start` and `stop`.
 
     Args:
-        pause: Function that is called with True before a pass and with False after it, but only once for passes that
-            overlap.
+        pause: Function that is called with True before a pass and with False after the pass. If passes overlap, it is
+            called before the first and after the last of them.
 
     Attributes:
         passes: Passes that have ended.
@@ -98,7 +98,7 @@ def is_profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers called before torch.profiler starts, which they can prevent with an exception, and after it stops."""
+    """Observers called before torch.profiler starts and after it stops. An exception before the start prevents it."""
 
     def __init__(self) -> None:
         super().__init__(_MODULE, before=("_prepare_profiler", "_enable_profiler"), after=("_disable_profiler",))

@@ -31,7 +31,7 @@ class PeakScope:
 
     Attributes:
         reached: Highest values that are known to have been reached while the scope was open.
-        bounds: Upper bounds on the highest values, for devices in ``earlier``.
+        bounds: Upper bounds on the highest values, for devices whose counters were not reset when the scope was opened.
         earlier: Peaks from before the scope was opened, for devices whose counters have not been reset since.
         peaks: Final peaks of the devices whose counters were read at the end of the measurement.
     """
@@ -117,7 +117,7 @@ class PeakTracker:
         return scope
 
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorStatistics:
-        """Start tracking peaks and return the counters. Raises `RuntimeError` for a pluggable allocator."""
+        """Start tracking a device's peaks and return its counters. Raises `RuntimeError` for a pluggable allocator."""
         with self._lock:
             stats = self.stats(index)
             state = allocator.allocator_statistics(stats)
@@ -157,7 +157,7 @@ class PeakTracker:
         return dict(self._user_stats)
 
     def restore_user_stats(self, saved: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-        """Undo resets of peaks since `user_stats` was called."""
+        """Restore the peaks that `user_stats` returned. This undoes the resets of PyTorch's peaks since that call."""
         with self._lock:
             self._user_stats.update(saved)
 

@@ -103,7 +103,7 @@ class MeasurementPlan:
     devices: tuple[str, ...] | None = None
 
     def begin(self, runtime: Runtime, options: MeasurementOptions, previous: Reading | None = None) -> Measurement:
-        """Begin a measurement with the recorder and the collectors of this plan (``previous``: see `Measurement`)."""
+        """Begin a measurement with the plan's recorder and collectors. `Measurement.begin` describes ``previous``."""
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
         if self.recorder is not None:
@@ -126,7 +126,10 @@ class MeasurementPlan:
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
     ) -> MeasurementResult | None:
-        """End a measurement and build its report (None after a fork). ``code`` is not called if nothing is recorded."""
+        """End a measurement and return its result, or None in a process that was forked during the measurement.
+
+        ``code`` returns information about the measured code. It is not called if nothing is recorded.
+        """
         try:
             measured_code = NO_CODE if self.recorder is None else code()
             report = measurement.end(label, success=success, code=measured_code)

@@ -65,7 +65,7 @@ class AllocationRecorder:
         begin_position: Position in the sequence of allocation events at the start.
         end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.
-        backward_passes: Backward passes since the start; None if stacks of frees are not recorded.
+        backward_passes: Recorder of the backward passes since the start; None if stacks of frees are not recorded.
     """
 
     def __init__(self, runtime: Runtime, options: RecordingOptions | None = None) -> None:

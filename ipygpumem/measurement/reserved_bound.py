@@ -85,11 +85,11 @@ class ReservedMemoryCurve:
             self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
-        """Return an upper bound on reserved memory between two times, or None if no bound is known."""
+        """Return an upper bound in bytes on reserved memory between two times, or None if no bound is known."""
         return max(self._possible_values(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
-        """Return the reserved memory between two times, or None if it is unknown or may have changed."""
+        """Return the reserved memory in bytes between two times, or None if it is unknown or may have changed."""
         sizes = set(self._possible_values(begin, end))
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -113,11 +113,15 @@ def reserved_bound(
     usage: ReservedMemoryCurve | None = None,
     epoch: float = 0.0,
 ) -> Callable[[float, float], int | None]:
-    """Return a function that returns an upper bound on reserved memory between two times, or None if none is known.
+    """Return a function that computes an upper bound on reserved memory between two times.
+
+    The arguments of the function are in seconds since the start of the measurement. It returns bytes, or None if no
+    bound is known.
 
     ``peak``: Peak reserved memory of the measurement in bytes; None if unknown.
-    ``usage``: Reserved memory over time according to a recording; None if there is none.
-    ``epoch``: Start of the measurement in seconds since the Unix epoch. The two times are relative to this start.
+    ``readings``: Readings of the allocator's counters during the measurement.
+    ``usage``: Reserved memory over time according to a recording; None if there is no recording.
+    ``epoch``: Start of the measurement in seconds since the Unix epoch.
     """
     readings = sorted(readings, key=lambda reading: reading.begin)
     times = [reading.begin for reading in readings]

@@ -128,7 +128,7 @@ class SampleWindow:
     def outside_peaks(
         self, before: Reading, after: Reading, peaks: Mapping[str, PeakCounters]
     ) -> dict[str, OutsidePeak]:
-        """Return lower bounds on peak memory outside PyTorch by device name. Bounds below a reading are omitted."""
+        """Return lower bounds on peak memory outside PyTorch by device name, if they exceed both readings."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in tuple(self.tracks.items()):
             name = f"cuda:{index}"
@@ -221,7 +221,7 @@ class MemorySampler:
 def add_reserved_usage(
     snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
 ) -> None:
-    """Set `DeviceSamples.reserved` for each device with recorded events."""
+    """Set `DeviceSamples.reserved` for each sampled device that has recorded events or no dropped events."""
     reserved: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         reserved[segment["device"]] = reserved.get(segment["device"], 0) + segment["total_size"]
@@ -247,8 +247,8 @@ def sampled_curves(
             start, end = before.get(name), after.get(name)
             if start is None or end is None:
                 continue
-            own = start.process is not None and end.process is not None
-            outside = "outside PyTorch" if own else "outside PyTorch + other processes"
+            is_process_known = start.process is not None and end.process is not None
+            outside = "outside PyTorch" if is_process_known else "outside PyTorch + other processes"
             sizes = {
                 "device used": [(sample, sample.used) for sample in track.samples],
                 outside: _outside(window, index, start, end),

@@ -87,7 +87,7 @@ class _InductorPlaceholder:
 
 @contextlib.contextmanager
 def without_inductor() -> Iterator[None]:
-    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats stacks in a block."""
+    """Prevent PyTorch from importing ``torch._inductor`` to format stacks, which takes seconds, in a ``with`` block."""
     namespace = vars(sys.modules["torch"])
     replacement = None if "_inductor" in namespace else _InductorPlaceholder()
     if replacement is not None:
@@ -169,7 +169,7 @@ class AllocatedBlock(NamedTuple):
         address: Address of the first byte.
         size, requested: Rounded and requested size in bytes; ``requested`` is 0 if unknown.
         pool: ID of the memory pool; (0, 0) for the default pool.
-        frames: Recorded stack; empty if it was not recorded or not listed.
+        frames: Recorded stack; empty if no stack was recorded or PyTorch does not list it.
     """
 
     device: str
@@ -217,8 +217,8 @@ class AllocatedBlocks:
         inside = {storage[:2] for storage in storages}
         within_blocks = (self.block(*position) for position in inside - self.by_position.keys())
         inside |= {block[:2] for block in within_blocks if block is not None}
-        rest = self.by_position.keys() - inside
-        other_blocks = [self.by_position[position] for position in rest if is_wanted(position[0])]
+        outside_positions = self.by_position.keys() - inside
+        other_blocks = [self.by_position[position] for position in outside_positions if is_wanted(position[0])]
         unnamed = sum(block.size for block in other_blocks if block.size != excluded_size and not any(block.pool))
         return unnamed / max(sum(block.size for block in self.blocks if is_wanted(block.device)), 1)
 
@@ -229,7 +229,7 @@ class AllocatedBlocks:
 
 
 def allocation_counts() -> Any:
-    """Return allocation counters by device, which change if a block is allocated or freed; None if unknown."""
+    """Return the allocation counters of each device, which change if a block is allocated or freed; None if unknown."""
     torch = sys.modules["torch"]
 
     def read() -> list[dict[str, int]]:

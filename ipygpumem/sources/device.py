@@ -84,7 +84,7 @@ class Device:
     _process: tuple[DeviceMemory | None, float, int | None] = (None, 0.0, None)  # with the memory and time of the list
     _newest: tuple[Any, ...] = ()
     _readings: dict[bool | None, tuple[tuple[Any, ...], tuple[Any, ...], DeviceReading]] = field(default_factory=dict)
-    """Newest reading, its inputs and its values by the value of ``busy``: None at the start of a measurement."""
+    """Inputs, values and object of the newest reading for each value of ``busy`` (None before a measured cell)."""
 
     def __post_init__(self) -> None:
         self.name = f"cuda:{self.index}"

@@ -80,7 +80,7 @@ class DeviceMonitor:
         return self.identify(self.devices[int(reading.name.removeprefix("cuda:"))], reading.listed)
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (PID, memory usage) pairs from NVML. Return them in descending order of usage."""
+        """Look up the processes in (PID, memory usage) pairs from NVML, and sort them by descending memory usage."""
         return self.process_info_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:

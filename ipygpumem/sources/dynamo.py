@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of ``function`` that torch.compile does not compile. This also applies to functions it calls."""
+    """Return a wrapper of ``function`` that torch.compile does not compile, nor the functions that it calls."""
     frames = _eval_frame()
     if frames is None:
         return function

@@ -161,7 +161,7 @@ class ProcessInfoCache:
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (PID, memory usage) pairs from NVML. Return them in descending order of usage."""
+        """Look up the processes in (PID, memory usage) pairs from NVML, and sort them by descending memory usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 

@@ -216,7 +216,7 @@ def missing_entry_reason(entries: dict[int, int | None]) -> str:
 class _Buffers:
     """Memory for the results of NVML, which is reused because allocating it takes longer than the fastest query.
 
-    Python code that pynvml's structures run whenever a field is used is avoided as well.
+    It replaces pynvml's structures, which run Python code whenever a field is used.
     """
 
     def __init__(self, memory_version: int, capacity: int) -> None:

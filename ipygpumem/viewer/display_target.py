@@ -23,7 +23,7 @@ class DisplayTarget:
         request: Message ID of the cell's execution request.
         updates: Whether the front end is known to support display updates. Consoles may ignore them, so the
             value is True only in Colab or with a cell ID, which notebooks send.
-        views: Views that the shell displays, by cell ID, with the message ID of the cell's last execution request.
+        views: For each cell ID, the message ID of the cell's last execution request and the views that it displayed.
     """
 
     kind: Literal["live", "batch", "text", "none"]

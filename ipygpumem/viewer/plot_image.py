@@ -32,7 +32,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
-"""For each unit of time: the shortest span for which it is used, its length in seconds, and its symbol."""
+"""For each unit of time: the shortest time axis that uses the unit and the unit's length in seconds, and its symbol."""
 
 
 def style() -> contextlib.AbstractContextManager[None]:
@@ -81,7 +81,7 @@ class PlotLayout:
         return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
 
     def text(self, x: float, y: float, text: str, *, limit: float = WIDTH, **options: Any) -> float:
-        """Draw a line of text centered at ``y``, truncated to ``limit`` pixels. Return its right edge."""
+        """Draw a line of text, centered at height ``y`` and at most ``limit`` pixels wide. Return its right edge."""
         text = printable(text)
         options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
         artist = self.figure.text(x, y, text, **options)

@@ -100,8 +100,9 @@ def stacked_pixels(
 ) -> Pixels:
     """Return the pixel values of the allocations stacked in each column, top row first. ``unit`` is in bytes per pixel.
 
-    ``single`` contains the value of each allocation in columns where it is drawn individually (greater than `SMALL`),
-    and ``band`` in other columns, where allocations with equal values are merged. Thin bands have the value `SMALL`.
+    ``single`` and ``band`` contain one value for each allocation, greater than `SMALL`. An allocation at least one
+    pixel high has its ``single`` value. Adjacent smaller allocations with equal ``band`` values are merged into a band,
+    which has this value, or `SMALL` if the band is less than one pixel high.
     """
     pixels = np.full((height, len(columns)), EMPTY, np.uint8)
     sizes = timeline.allocations.size
@@ -184,9 +185,11 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
         total = sum(group.bytes for group in other_groups)
         entries.append((many(len(other_groups), "other line"), total, _OTHER_LINES_COLOR))
     legend = [LegendEntry(label, size, _percentage(size, live.bytes), color) for label, size, color in entries]
-    freed = len(np.unique(line)) - len(groups)
-    if freed > 0:
-        legend.append(LegendEntry(f"{many(freed, 'line')} without memory at the peak", 0, "", _OTHER_LINES_COLOR))
+    unused_lines = len(np.unique(line)) - len(groups)
+    if unused_lines > 0:
+        legend.append(
+            LegendEntry(f"{many(unused_lines, 'line')} without memory at the peak", 0, "", _OTHER_LINES_COLOR)
+        )
     single, band = base + order % _ALTERNATING, base + _ALTERNATING
     palette = _palette([*colors, _OTHER_LINES_COLOR])
     return LineColors(single.astype(np.uint8), band.astype(np.uint8), palette, tuple(legend))

@@ -161,7 +161,7 @@ class _SnapshotPlot:
     def _draw_heading(self, layout: PlotLayout, limit: float) -> None:
         snapshot, timeline, trace = self.snapshot, self.timeline, self.timeline.trace
         device = f"GPU {timeline.device} {snapshot.own.device_names.get(timeline.device, '')}".rstrip()
-        device_count = sum(1 for other in snapshot.timelines if len(other.trace) or other.end_reserved)
+        device_count = sum(1 for item in snapshot.timelines if len(item.trace) or item.end_reserved)
         if device_count > 1:
             device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
         length = many(len(trace), "event")

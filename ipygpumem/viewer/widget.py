@@ -22,7 +22,7 @@ MAX_BYTES = 4_000_000  # maximum size of a message in bytes; some servers reject
 
 
 def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
-    """Send the result of the function ``answer`` with the ID of the request, or an error message if it fails."""
+    """Send the result of ``answer(request)`` with the ID of the request, or an error message if the call fails."""
     del buffers
     request = request if isinstance(request, dict) else {}
     try:
@@ -33,7 +33,7 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 
 
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
-    """Return a message with the total size of the data, and up to `MAX_BYTES` bytes of it from ``start`` on.
+    """Return a message with the total size of the data, and with up to `MAX_BYTES` bytes of the data from ``start`` on.
 
     Raises:
         OptionError: ``start`` is not a position in the data.

@@ -89,9 +89,7 @@ def test_further_processes_are_summed(notebook):
     result = notebook.run("%gpumem")
     assert next(line for line in result.text.splitlines() if "3 more" in line).split()[2:] == ["6.0", "GiB"]
     result = notebook.run("others()\nw = torch.ones(1 << 22, device='cuda')")
-    assert result.text.splitlines()[1].endswith(
-        "pid 4194298 stopped using the GPU, -6.0 GiB · 5 more processes: -15.0 GiB"
-    )
+    assert result.text.splitlines()[1].endswith("pid 4194298 stopped using the GPU, -6.0 GiB · 5 others: -15.0 GiB")
 
 
 def test_breakdown_names_other_processes(notebook, child):

@@ -141,7 +141,7 @@ def test_user_recording_is_left_unchanged(gpu_notebook, fake_gpu):
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
     assert line == (
-        "%gpumem record start: your code is already recording allocation history: stop it with "
+        "%gpumem record start: your code is already recording allocation history: to stop it, call "
         "torch.cuda.memory._record_memory_history(enabled=None)"
     )
     assert fake_gpu.history == before

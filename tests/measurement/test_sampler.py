@@ -295,6 +295,6 @@ def test_process_that_starts_and_ends_between_samples(gpu):
         del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
     assert "; this process or one that has ended)" in ShortReport(block.report).text()
-    assert "; the memory may belong to this process or to one that has ended" in text_tables(
+    assert "; the memory may belong to this process or to a process that has ended" in text_tables(
         report_tables(block.report)
     )

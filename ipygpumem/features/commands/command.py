@@ -74,7 +74,8 @@ class Command:
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
         statement: Whether the text after the options is Python code, which is passed in the argument ``statement``
             without being split.
-        variable: Pattern of the arguments at the start of the statement that may also be before or between the options.
+        variable: Pattern of arguments, such as ``batch=1..4096``, with which the statement starts. They may also
+            precede the options or be between them.
     """
 
     name: str

@@ -42,7 +42,7 @@ class Environment(Serializable):
         devices: Product name and total memory in bytes of each device listed by NVML.
         mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason; None if
             no device is in use.
-        accuracy: Accuracy of each kind of value (see `Accuracy.trust`), and its reason.
+        accuracy: Tuple ``(trust, reason)``, as in `Accuracy`, by kind of value.
     """
 
     python: str

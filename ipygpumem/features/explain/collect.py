@@ -25,7 +25,7 @@ from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
 _LIBRARIES = {"CuPy's pool": "CuPy", "JAX's pool": "JAX/XLA", "numba's arrays": "numba", "RMM's allocations": "RMM"}
 _TRIES = 3
-_NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that use one"
+_NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that use a GPU"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,7 +33,7 @@ class Explanation(Serializable):
     """Explanation of the memory usage, displayed as tables with bars.
 
     Attributes:
-        devices: One `DeviceExplanation` for each device that this process uses or, without a GPU, of host memory.
+        devices: One `DeviceExplanation` for each device that this process uses or, without a GPU, one for host memory.
         note: Sentence about missing devices; empty if there is none.
     """
 
@@ -103,7 +103,7 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return the start time of CUPTI's recording, or None if it is inactive; the live bytes by owner; and a note."""
+    """Return the start time of CUPTI's recording, or None if it is inactive, the live bytes by owner, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:

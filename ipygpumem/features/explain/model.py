@@ -94,8 +94,8 @@ class DeviceExplanation(Serializable):
         releasable = next((step for step in parts if step.label == RELEASABLE), None)
         if releasable is not None and phrases:
             phrases[-1] += f", of which torch.cuda.empty_cache() would release {size(releasable.amount or 0)}"
-        rest = f" The rest: {'; '.join(phrases)}." if phrases else ""
-        return f"{self.device}: {usage}.{rest}"
+        remainder = f" The rest: {'; '.join(phrases)}." if phrases else ""
+        return f"{self.device}: {usage}.{remainder}"
 
     def _part(self, kind: Kind, nbytes: int) -> str:
         if kind == "unattributed" and nbytes < 0:

@@ -41,7 +41,7 @@ class NamedMemory:
         name: Name of the library or memory pool.
         amount: Size in bytes.
         grade: Accuracy of the size.
-        managed: Whether it is CUDA managed memory.
+        managed: Whether the memory is CUDA managed memory.
     """
 
     name: str
@@ -70,7 +70,7 @@ def device_waterfall(
 ) -> DeviceExplanation:
     """Return the waterfall chart of a device.
 
-    The baseline is ignored if it is that of another device. ``kernels`` is false if CUPTI's records in ``named``
+    ``baseline`` is ignored if it was measured on another device. ``kernels`` is false if CUPTI's records in ``named``
     include the memory of the first kernels, which was measured at the baseline. ``recorded`` is true if CUPTI records
     allocations. ``cache_problem`` is the reason why ``cache`` is None.
     """
@@ -130,7 +130,7 @@ def _unattributed_steps(
         steps.append(ExplanationStep("managed memory", "unattributed", on_device, make_accuracy("bound", reason), todo))
     remainder = unattributed - on_device
     if remainder and unattributed > 0:
-        driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
+        driver = "" if reading.driver_reserved is not None else "memory reserved by the driver, "
         reason = (
             f"not attributed to any process: {driver}page tables, managed memory, or processes that are not visible"
             " here (for example in other containers)"

@@ -38,8 +38,8 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     after = notebook.session.reading()
     notes = []
     if holders_before is not None:
-        freed = -sum(_changes(before, after, "allocated").values())
-        notes += _still_held(arguments.names, holders_before, freed)
+        freed_bytes = -sum(_changes(before, after, "allocated").values())
+        notes += _still_held(arguments.names, holders_before, freed_bytes)
     if not arguments.cache:
         notes += [
             f"{name}: {size(change)} remains in PyTorch's cache for new tensors; use --cache to release it"
@@ -56,10 +56,10 @@ def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
     return {name: last - first for name, (first, last) in values.items() if None not in (first, last)}
 
 
-def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[str]:
+def _still_held(names: list[str], holders_before: Holders, freed_bytes: int) -> list[str]:
     from ipygpumem.features.holders.collect import holders
 
-    if sum(holders_before.amount(name) for name in names) - freed < MIB:
+    if sum(holders_before.amount(name) for name in names) - freed_bytes < MIB:
         return []
     size_before = {(holder.name, holder.device): holder.amount for holder in holders_before.holders}
     other_holders = []
@@ -94,7 +94,7 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(before: Reading, after: Reading, freed_items: Sequence[str], notes: Sequence[str]) -> list[Table]:
-    """Return a table for each device that this process uses or, if it uses none, for host memory."""
+    """Return a table for each device that this process uses or, if it uses no device, for host memory."""
     tables = [
         _device_table(before.devices[name], device)
         for name, device in after.devices.items()
@@ -103,8 +103,8 @@ def release_tables(before: Reading, after: Reading, freed_items: Sequence[str], 
     if not tables:
         rss = _row("this process (RSS)", before.host.rss, after.host.rss, 0)
         tables = [Table("host memory", _HEADER, (rss,))]
-    freed = f"freed: {'; '.join(freed_items)}" if freed_items else "nothing to free"
-    return [*tables[:-1], replace(tables[-1], notes=(freed, *notes))]
+    summary = f"freed: {'; '.join(freed_items)}" if freed_items else "nothing to free"
+    return [*tables[:-1], replace(tables[-1], notes=(summary, *notes))]
 
 
 def _device_table(before: DeviceReading, after: DeviceReading) -> Table:

@@ -110,8 +110,8 @@ def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
 def _find_references(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
     """Return the references to a value from outputs and from the last exception.
 
-    The result is a tuple of the keys of ``Out``, the names of variables such as ``_``, whether the last result refers
-    to the value, and whether the last exception does.
+    The result is a tuple of the keys of ``Out``, the names of variables such as ``_``, whether the value is the last
+    result, and whether the last exception refers to the value.
     """
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
         return [], [], False, False
@@ -136,7 +136,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def delete_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception. Return a list with its description; empty if there was none."""
+    """Delete all references to the last exception. Return a list with its description, or an empty list."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

@@ -255,8 +255,8 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
         if run == last[cell]:
             counts[cell, row.device] += 1
             keyed[cell, row.device, counts[cell, row.device]] = row
-    skipped = {(cell, run) for cell, run, row in runs if run != last[cell] and row.cell is not None}
-    return keyed, len(skipped)
+    earlier_runs = {(cell, run) for cell, run, row in runs if run != last[cell] and row.cell is not None}
+    return keyed, len(earlier_runs)
 
 
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:

@@ -153,9 +153,9 @@ def comparison_tables(
     listed_pairs = [
         pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))
     ]
-    both = sum(pair.before is not None and pair.after is not None for pair in pairs)
+    matched = sum(pair.before is not None and pair.after is not None for pair in pairs)
     differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
-    title = f"{names[1]} compared with {names[0]} (rows in both: {both:,}, different: {differing:,})"
+    title = f"{names[1]} compared with {names[0]} (rows in both: {matched:,}, different: {differing:,})"
     notes = [
         f"{name}: only the last run of each cell is compared (skipped: {many(count, 'earlier run')})"
         for name, count in zip(names, skipped, strict=True)

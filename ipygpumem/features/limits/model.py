@@ -81,7 +81,7 @@ class MemoryLimits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a note that the limits on GPU memory were not checked, or an empty tuple if there are none."""
+        """Return a note that the limits on GPU memory were not checked, or an empty tuple without such limits."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

@@ -39,7 +39,7 @@ _ATTEMPTS = 2
 
 
 class MemoryPoller:
-    """Reads memory usage repeatedly, without raising exceptions and without creating a CUDA context."""
+    """Poller of memory usage. It neither raises exceptions nor creates a CUDA context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
@@ -111,9 +111,9 @@ class MemoryPoller:
         now = time.monotonic()
         due = abs(outside_pytorch - outside_before) >= _MIN_CHANGE and now - read_at >= _MIN_INTERVAL
         if other_memory is None or due:
-            own = attempt(lambda: device.entries().get(own_pid))
-            if own is not None:
-                other_memory = max(in_use - own, 0)
+            own_memory = attempt(lambda: device.entries().get(own_pid))
+            if own_memory is not None:
+                other_memory = max(in_use - own_memory, 0)
                 self._other_processes[device.index] = other_memory, outside_pytorch, now
         return other_memory
 
@@ -144,7 +144,7 @@ class MemoryMonitor:
         """Display the monitor in the current cell.
 
         Args:
-            every: Interval between readings in seconds.
+            every: Interval between readings in seconds; None keeps the current interval.
 
         Raises:
             OptionError: Widgets cannot be displayed.
@@ -193,7 +193,7 @@ class MemoryMonitor:
         running_cell, now = self._running_cell(), time.monotonic()
         if running_cell is not None:  # a busy Jupyter kernel does not receive messages from pages
             self._last_seen = dict.fromkeys(self._last_seen, now)
-        self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < _VIEW_TIMEOUT}
+        self._last_seen = {view: last for view, last in self._last_seen.items() if now - last < _VIEW_TIMEOUT}
         if running_cell is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
             self._pause()
             return
@@ -252,7 +252,7 @@ class UsageHistory:
 
 
 def usage_update(reading: Reading, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
-    """Return a reading and the cells that ended after the Unix time ``since`` as JSON data, as `UsageHistory.data`."""
+    """Return a reading and the cells that ended after ``since`` as JSON data, with the units of `UsageHistory.data`."""
     return {
         "time": round(reading.time, 3),
         "devices": {name: _values(device) for name, device in reading.devices.items()},

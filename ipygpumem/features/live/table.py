@@ -85,7 +85,6 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
 
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
-    """Return the HTML of the display, with a chart and a line of values for each device."""
     lines: list[str] = []
     for name, values, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)

@@ -42,7 +42,7 @@ class AllocationOwner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> AllocationOwner:
-        """Return the owner for the path of a library; empty for memory that was allocated before recording began."""
+        """Return the owner for a library's path, which is empty for memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
@@ -102,7 +102,7 @@ class RecordingInterval:
         owners: Totals by owner.
         devices: Totals of the memory outside PyTorch by device index.
         seconds: Time in seconds for which the recording was paused.
-        lost: Number of times that CUPTI found no free buffer.
+        lost: Number of activity buffers whose request or completion failed, so that records were lost.
         problem: Reason why recording ended early; empty if it did not.
     """
 

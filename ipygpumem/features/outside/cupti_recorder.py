@@ -198,7 +198,7 @@ class CuptiRecorder:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[AllocationOwner, int]] | None:
-        """Return the Unix time at which recording started and the live bytes by owner; None if it is not active.
+        """Return the Unix time at which recording started and the live bytes by owner; None if recording is not active.
 
         Raises:
             CuptiError: CUPTI's records cannot be read.

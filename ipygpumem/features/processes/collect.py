@@ -38,7 +38,7 @@ class Processes(TableRepr, tuple[DeviceProcesses, ...]):
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     """List the processes on the devices with their memory usage, user and command line.
 
-    For processes of other users, only the program name is listed. If this process has not initialized CUDA, all devices
+    For processes of other users, the program name replaces the command line. If CUDA is not initialized, all devices
     of the machine are listed, and ``device`` refers to device indices as shown by nvidia-smi.
 
     Args:

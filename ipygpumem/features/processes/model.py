@@ -23,7 +23,7 @@ class DeviceProcesses(Serializable):
         neighbours: Other processes, in descending order of memory usage.
         used: Memory in use, excluding memory reserved by the driver, as shown by nvidia-smi; None if it is unknown.
         unattributed: Part of ``used`` that is not attributed to any process; None if it is unknown.
-        why: Reason why a value is unknown; empty if there is none.
+        why: Reason why a value is unknown, or a note on the PIDs or the device name; may be empty.
         label: Product name of the device.
         source: Name of the query that returned ``used``; empty for NVML.
     """

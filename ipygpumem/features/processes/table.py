@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import Table, TableRow, is_visible
-from ipygpumem.core.units import VISIBLE, change_text, signed, size, usage_text
+from ipygpumem.core.units import VISIBLE, change_text, many, signed, size, usage_text
 from ipygpumem.features.processes.model import DeviceProcesses
 
 _Process = tuple[str, tuple[int | None, ...], str]  # label, sizes in bytes, and description of the event
@@ -29,7 +29,8 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
     ]
     other_changes = visible[_MAX_IN_SENTENCE:]
     if other_changes:
-        parts.append(f"{len(other_changes)} more processes: {signed(sum(change.change for change in other_changes))}")
+        change = signed(sum(change.change for change in other_changes))
+        parts.append(f"{many(len(other_changes), 'other')}: {change}")
     return f"{device} other processes: {' · '.join(parts)}" if parts else ""
 
 

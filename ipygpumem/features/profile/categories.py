@@ -163,13 +163,13 @@ def _depending_on_learned(flow: DataFlow, categories: TensorCategories) -> set[i
     while True:
         count = len(dependent)
         for node in flow.nodes:
-            reached = [
+            inputs = [
                 identities[tensor]
                 for tensor, version in node.inputs
                 if identities[tensor] in dependent or categories.category_of(tensor, version) in _LEARNED
             ]
-            if reached:
-                dependent.update(reached)
+            if inputs:
+                dependent.update(inputs)
                 dependent.update(identities[tensor] for tensor, _ in node.outputs)
         if len(dependent) == count:
             return dependent

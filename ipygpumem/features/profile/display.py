@@ -96,7 +96,7 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Encode timelines in the format of `encode`, with columns such as ``0/time`` (nanoseconds since the start)."""
+    """Encode timelines with `encode_columns`. Columns such as ``0/time`` are in nanoseconds since the start."""
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {

@@ -132,9 +132,10 @@ class _EventTreeReader:
             flow.sizes[tensor] = abs(size)
 
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
-        """Return whether the schema of an operator is known, and the index of each tensor argument.
+        """Return whether the schema of an operator is known, and an (index, writes) pair for each tensor argument.
 
-        Each index is in a tuple with whether the operator writes to the tensor; None if the schema is unknown.
+        ``index`` is the index of the tensor, and ``writes`` states whether the operator writes to the tensor. It is
+        None if the schema is unknown.
         """
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
@@ -154,7 +155,7 @@ class _EventTreeReader:
         return written is not None, uses
 
     def _add_tensor(self, tensor: Any) -> int | None:
-        """Return the index of a tensor, or None if it has none.
+        """Return the index of a tensor, or None if its storage was not identified.
 
         If the allocation of the tensor was not recorded, the size of its storage is computed from its shape.
         """

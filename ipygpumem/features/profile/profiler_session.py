@@ -29,7 +29,7 @@ _OTHER_THREAD = (
     "a profiler cannot be started in this thread because %%gpumem --trace or --timeline is profiling another thread, "
     "and PyTorch aborts the process if two threads run profilers"
 )
-_BUSY = "a profiler is already running, and PyTorch supports only one at a time: stop it first"
+_BUSY = "a profiler is already running, and PyTorch supports only one profiler at a time: stop that profiler first"
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _INCOMPLETE = "the file is incomplete, possibly because the disk is full"
 _TAIL = 1 << 14

@@ -97,7 +97,10 @@ VIEW = Command(
     (
         Option(("files",), "FILE", "snapshot file (pickle, JSON, .gz or .xz)", accepts_many=True, is_path=True),
         Option(
-            ("--set",), "SETTINGS", "also show a replay with settings, for example max_split_size_mb:64", type=_settings
+            ("--set",),
+            "SETTINGS",
+            "also show a replay with these allocator settings, such as max_split_size_mb:64",
+            type=_settings,
         ),
         HELP,
     ),

@@ -46,7 +46,7 @@ class MultiCellRecording(Collector):
             recorder.start()
             if not recorder.history.own:
                 stop = "torch.cuda.memory._record_memory_history(enabled=None)"
-                raise RecordingError(f"your code is already recording allocation history: stop it with {stop}")
+                raise RecordingError(f"your code is already recording allocation history: to stop it, call {stop}")
             self.recorder = recorder
         count = f"{options.max_entries:,}"
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
@@ -67,7 +67,7 @@ class MultiCellRecording(Collector):
             return report
         problem = self.recorder.history.lost
         if problem:
-            hint = "before starting another one, run %gpumem record stop"
+            hint = "before starting another recording, run %gpumem record stop"
             return with_notes(report, f"the recording across cells has ended: {problem}; {hint}")
         count = many(len(self.recorder.cells), "cell")
         hint = "%gpumem record save PATH saves the recording; %gpumem record stop ends it"

@@ -41,7 +41,7 @@ class ShortReportRow:
     Attributes:
         name: Name of the device, or a label such as ``host memory (RSS)``.
         metrics: Values that changed.
-        used: Text on the memory in use at the end.
+        used: Text that shows the memory in use at the end of the measurement; may be empty.
         device: Report of the device; None for other rows.
         used_grade: Accuracy of the memory in use; None if it is not shown.
     """

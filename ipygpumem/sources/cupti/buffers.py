@@ -2,8 +2,8 @@
 
 CUPTI invokes the callbacks within the program's CUDA calls. A Python callback would wait for the GIL while PyTorch's
 allocator is locked, which deadlocks if the thread that holds the GIL waits for the allocator. The callbacks are
-therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe contains those of
-completed buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
+therefore compiled with llvmlite. One pipe contains the addresses of free buffers, and another pipe contains the
+addresses of completed buffers. If completed buffers are not read in time, CUPTI drops records instead of blocking.
 
 CUPTI callbacks cannot be unregistered, so the buffers, the pipes and the callbacks exist until the process exits.
 """
@@ -22,8 +22,8 @@ from ipygpumem.core.errors import CuptiError, first_line
 
 _SIZE = 128 << 10
 _COUNT = 256
-"""Number of buffers; each thread that allocates memory uses one. The messages of all buffers fit into a pipe of one
-page, the capacity of a pipe if the user has many open pipes."""
+"""Number of buffers; each thread that allocates memory uses one. The messages of all buffers fit into a pipe with a
+capacity of one page, to which Linux limits new pipes if the user has many open pipes."""
 _MESSAGE = struct.Struct("=QQ")
 _ADDRESS = struct.Struct("=Q")
 

@@ -115,7 +115,7 @@ def test_driver_that_does_not_report_its_reserve():
     assert lines(waterfall)[0] == ("nvidia-smi shows", 1500, "exact")
     (unattributed,) = [step for step in waterfall.steps if step.label == "unattributed"]
     assert unattributed.amount == 624 * MIB
-    assert "the driver's own memory" in unattributed.grade.reason
+    assert "memory reserved by the driver" in unattributed.grade.reason
     assert waterfall_imbalance(waterfall) == 0
 
 

@@ -43,7 +43,7 @@ def test_further_processes_are_summed():
         *(OtherProcessChange("cuda:0", OtherProcess(i, None), 0, (9 - i) * GIB) for i in range(1, 7))
     )
     assert other_process_sentence("cuda:0", changed.neighbours) == (
-        "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more processes: +12.0 GiB"
+        "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 others: +12.0 GiB"
     )
 
 

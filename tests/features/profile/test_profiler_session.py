@@ -160,7 +160,9 @@ def test_session_in_another_thread(session):
     thread = threading.Thread(target=lambda: problems.append(ProfilerSession.problem()))
     thread.start()
     thread.join()
-    assert problems == ["a profiler is already running, and PyTorch supports only one at a time: stop it first"]
+    assert problems == [
+        "a profiler is already running, and PyTorch supports only one profiler at a time: stop that profiler first"
+    ]
 
 
 def test_profiler_in_another_thread_raises(session):
