@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.report import DeviceReport, Report
-from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 from ipygpumem.measurement.measurement import MeasuredCode
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.recorder import AllocationRecorder
@@ -24,6 +23,9 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ipygpumem.measurement.compiled_graphs import CompiledGraph, GraphNode
 
 
 class EventLookup:

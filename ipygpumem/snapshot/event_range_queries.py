@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from ipygpumem.core.errors import OptionError, check_argument
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.timeline import Timeline
-from ipygpumem.snapshot.queries import event_statistics
-from ipygpumem.snapshot.queries.event_statistics import Churn, CudaCallCounts, RegionRepetition
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.queries.event_statistics import Churn, CudaCallCounts, RegionRepetition
 
 
 class EventRangeQueries(SnapshotData):
@@ -26,6 +27,8 @@ class EventRangeQueries(SnapshotData):
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations made after event ``first`` that are alive after event ``last`` (default: the last)."""
         timeline, last = self._window(first, last, device)
+        from ipygpumem.snapshot.queries import event_statistics  # on first use, as below: to save memory
+
         return LiveSet(self, timeline, last, event_statistics.leaks(timeline, first, last))
 
     def churn(
@@ -33,6 +36,8 @@ class EventRangeQueries(SnapshotData):
     ) -> tuple[Churn, ...]:
         """Return the number, size and lifetimes of the allocations after event ``first`` up to ``last``, by group."""
         timeline, last = self._window(first, last, device)
+        from ipygpumem.snapshot.queries import event_statistics
+
         return event_statistics.churn(self, timeline, first, last, key)
 
     def short_lived(
@@ -55,11 +60,15 @@ class EventRangeQueries(SnapshotData):
         check_argument("at_least", at_least, (int, float, np.number), "a number of bytes")
         check_argument("at_most_us", at_most_us, (int, float, np.number), "a number of microseconds")
         timeline, last = self._window(first, last, device)
+        from ipygpumem.snapshot.queries import event_statistics
+
         return event_statistics.short_lived(timeline, first, last, at_least, at_most_us)
 
     def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
         """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
         timeline, last = self._window(first, last, device)
+        from ipygpumem.snapshot.queries import event_statistics
+
         return event_statistics.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
@@ -68,6 +77,8 @@ class EventRangeQueries(SnapshotData):
         Raises:
             OptionError: The device has no region with this name.
         """
+        from ipygpumem.snapshot.queries import event_statistics
+
         return event_statistics.growth(self, self.timeline(device), name)
 
     def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
@@ -78,6 +89,8 @@ class EventRangeQueries(SnapshotData):
         """
         for name, value in (("start_us", start_us), ("end_us", end_us)):
             check_argument(name, value, (int, float, np.number), "a number of microseconds")
+        from ipygpumem.snapshot.queries import event_statistics
+
         return event_statistics.events_in_span(self.name, self.timeline(device).trace, start_us, end_us)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:

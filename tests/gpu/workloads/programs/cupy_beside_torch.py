@@ -8,8 +8,8 @@ REQUIRES = ("cupy",)
 CUDA = True
 MODEL = None
 VARIES = {
-    "timeline: state": "torch.profiler imports torch._dynamo, which looks up the files of all modules; CuPy then imports "
-    "SciPy, which adds a filter of warnings"
+    "timeline: state": "torch.profiler imports torch._dynamo, which looks up the files of all modules; cupyx then "
+    "imports SciPy, which adds a filter of warnings"
 }
 ANSWER = {"lines": ".double().mean()", "peak": "torch.sigmoid(tensor)", "who": "tensor"}
 
