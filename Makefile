@@ -46,9 +46,9 @@ test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=test-%)
 fast: $(VENV)/.test
 	$(call pytest,$(BIN)/python,$(FAST))
 
-# The tests that depend on the version of IPython.
+# The tests that depend on the version of IPython. Other files need not be imported.
 $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
-	$(call pytest,.venv-$*/bin/python,-m ipython tests/jupyter tests/kernel)
+	$(call pytest,.venv-$*/bin/python,-m ipython $(shell grep -rl --include='*.py' mark.ipython tests))
 
 # The fast tests with PyTorch's CUDA build, with or without a GPU.
 test-cuda: .venv-cuda/.ready

@@ -70,6 +70,16 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "ignore:.* deprecated - use:DeprecationWarning")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Run tests of browsers first, then those of kernels: they take longest, and use one browser and JupyterLab.
+
+    Otherwise the random order would start them in each test process, and again for each module. The order within
+    these groups remains random.
+    """
+    items.sort(key=lambda item: (not item.get_closest_marker("browser"), not item.get_closest_marker("kernel")))
+
+
 class FailureLog:
     """Print each failure immediately, so that the output contains it even if the test run is stopped."""
 
