@@ -248,7 +248,6 @@ class _BlockAssignment:
         return sorted(names)
 
     def holders(self) -> tuple[model.Holder, ...]:
-        """Return the holders of new storages, largest first."""
         rows: dict[tuple[str, Any, str], list[model.NamedStorage]] = defaultdict(list)
         for named_storage in self._storages:
             if named_storage.info.new:

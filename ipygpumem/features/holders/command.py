@@ -49,7 +49,7 @@ class HolderBaselines:
             self.cell = StorageBaseline()
 
     def comparison(self) -> tuple[StorageBaseline | None, str]:
-        """Return the baseline with which ``--new`` compares storages, or None if there is none, and its description."""
+        """Return the baseline with which ``--new`` compares storages (None if there is none), and a description."""
         if self.cell is not None:
             return self.cell, "this cell began"
         return self.reported, "the last %gpumem who"
@@ -73,8 +73,8 @@ def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
     since, moment = baselines.comparison() if arguments.new else (None, "")
     if arguments.new and since is None:
         raise OptionError(
-            "--new requires an earlier search to compare with. Run %gpumem who first or, on a GPU, use --new in the"
-            " cell that creates the tensors"
+            "--new requires an earlier %gpumem who to compare with. Run %gpumem who first or, on a GPU, use --new in"
+            " the cell that creates the tensors"
         )
     result, baselines.reported = find_holders(
         session,
@@ -99,7 +99,12 @@ WHO = Command(
     "list the variables and objects that hold memory",
     (
         Option(("names",), "NAME", "show only the holders with these names", accepts_many=True, usage="[NAME...]"),
-        Option(("--new",), None, "show only tensors that are new in this cell or since the last search"),
+        Option(
+            ("--new",),
+            None,
+            "show only tensors created by this cell or, if the cell contains only this command, since the last"
+            " %gpumem who",
+        ),
         Option(("-n",), "N", "number of holders to show (default: 10)", default=10, type=positive),
         Option(("--parts",), "N", "number of tensors to show per holder (default: 3)", default=3, type=positive),
         Option(("--host",), None, "include tensors in host memory"),

@@ -29,8 +29,9 @@ from ipygpumem.features.holders.tracked_objects import array_base, array_items, 
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
 """Format of the keys of a dict: ``["key"]`` for ``object`` and ``items``, ``key`` for ``names``, otherwise ``.key``.
-``attributes`` is for the ``__dict__`` of an object, ``module`` for that of an ``nn.Module``, and ``members`` for a
-module's dicts of parameters, buffers and submodules, in which a numeric key is formatted as ``[0]``."""
+``attributes`` is for the ``__dict__`` of an object, ``module`` for the ``__dict__`` of an ``nn.Module``, and
+``members`` for a module's dicts of parameters, buffers and submodules. In ``members``, numeric keys are formatted as
+``[0]``."""
 
 _MAX_KEY_LENGTH = 40
 _MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
@@ -42,12 +43,12 @@ _LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGenera
 
 
 class ReferenceLabel(NamedTuple):
-    """Label of a reference from one object to another, from which the name of the referent is composed.
+    """Label of a reference from one object to another. The names of objects are composed of these labels.
 
     Attributes:
         text: The label, such as ``.weight``.
         style: Format of the keys if the referent is a dict.
-        key_id: The id of the dict key if the key is a tensor, whose name is then used instead of ``text``.
+        key_id: The id of the dict key if the key is a tensor. The name of the tensor is then used instead of ``text``.
         indirect: Whether the reference passes through an unlabeled object, such as a closure cell.
         last_resort: Whether the label is used only if the referent has no other name.
     """
@@ -63,7 +64,7 @@ _new_label: Any = functools.partial(tuple.__new__, ReferenceLabel)  # three time
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """Return the global and built-in namespaces of a function or frame."""
+    """Return the global and built-in namespaces of a function or frame; empty for other objects."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -74,7 +75,14 @@ def global_namespaces(obj: Any) -> tuple[Any, ...]:
 def reference_labels(
     obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, ReferenceLabel]]:
-    """Yield the id and label of each object to which ``obj`` refers, or only of those in ``wanted_ids``."""
+    """Yield the id and the label of each object to which ``obj`` refers.
+
+    Args:
+        obj: The referrer.
+        style: Format of the keys if ``obj`` is a dict.
+        tensor_ids: The ids of tensors. A dict key that is one of these tensors is labeled with the tensor's name.
+        wanted_ids: The ids of the objects to label; None for all objects. The result may contain other objects.
+    """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
     if base is dict:
@@ -251,8 +259,8 @@ _BY_TYPE: dict[int, Any] = {
 }
 
 
-def indirectly_labeled_ids(obj: Any, children: list[Any]) -> set[int]:
-    """Return the ids of ``children`` to which ``obj`` refers with an indirect label, such as closure cells."""
+def intermediate_ids(obj: Any, children: list[Any]) -> set[int]:
+    """Return the ids of the ``children`` through which indirect labels of ``obj`` pass, such as closure tuples."""
     if type(obj) is types.FunctionType:
         return {id(child) for child in children if child is obj.__closure__ or child is obj.__defaults__}
     if not is_exactly(obj, (types.FrameType, *_LAZY)):
@@ -274,5 +282,5 @@ def type_label(obj: Any) -> str:
 
 
 def label_rank(obj: Any) -> int:
-    """Return a sort key for the objects from which other objects are named: frames first, containers last."""
+    """Return a sort key for objects that are not reachable from a root: frames first, containers last."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ListElements:
     """The tensors to which only one list or tuple refers, and which have no gradient, base tensor or autograd node.
 
-    A separate search for the names of each of these tensors would take several times as long.
+    They are named together, because a separate search for the names of each tensor would take several times as long.
 
     Attributes:
         containers: The list or tuple of each tensor, by the id of the tensor.
@@ -63,7 +63,7 @@ class ListElements:
         self._targets.add_element(tensor, container)
 
     def separate_shared(self) -> None:
-        """Separate tensors that share an address with other tensors or storages, and add the other storages."""
+        """Separate tensors that share an address with other tensors or storages. Add the remaining storages."""
         positions = [(key, location[:2]) for group in self.groups.values() for key, (_, _, location) in group.items()]
         storage_locations = {location[:2] for location in self._targets.references}
         if len(storage_locations | {position for _, position in positions}) < len(storage_locations) + len(positions):
@@ -89,7 +89,7 @@ class ListElements:
         return sum(location.size for group in groups for _, _, location in group.values())
 
     def named_storages(self, names: ObjectNames, objects: dict[int, Any]) -> Iterator[NamedStorage]:
-        """Yield the storages of all tensors whose container has a name."""
+        """Yield the storages of all tensors in lists and tuples that have a name."""
         for container_id, group in self.groups.items():
             if container_id in names.named and group:
                 yield from self._named_storages(container_id, group, names, objects)

@@ -84,7 +84,7 @@ class Holder:
         place: Place where the name is defined.
         device, amount: Name of the device, and total size of the storages in bytes, as rounded by the allocator.
         count: Number of storages, which is displayed as the number of tensors.
-        kinds: Total size in bytes of each kind of storage, largest first.
+        kinds: Pairs (kind, total size of the storages in bytes), in descending order of size.
         parts: The storages, largest first.
         note: Reason why the memory is in use; empty if there is no obvious reason.
     """
@@ -110,7 +110,7 @@ class UnreachedMemory:
     Attributes:
         label: Description of the memory.
         amount: Size in bytes.
-        lines: Up to three lines of code that allocated most of the memory, with sizes in bytes; empty without stacks.
+        lines: Pairs (line of code, bytes) of the up to three lines that allocated the most memory, if recorded.
     """
 
     label: str
@@ -157,10 +157,7 @@ class StorageBaseline:
 
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """Create a baseline from weak references to the storages at each location and from the allocated blocks.
-
-        ``blocks`` is None if the allocator cannot list its blocks.
-        """
+        """Create a baseline from weak references to storages and the allocated blocks, None if they are unknown."""
         storages: dict[tuple[str, int], frozenset[int]] = {}
         if blocks is not None:
             storages = dict.fromkeys(blocks.positions, _NO_IDS)
@@ -172,7 +169,10 @@ class StorageBaseline:
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether a block existed at the baseline, given the addresses of its current StorageImpl objects."""
+        """Return whether a block existed at the baseline and, if known, had one of the same StorageImpl objects.
+
+        ``storages`` contains the addresses of the StorageImpl objects that use the block now.
+        """
         earlier = self.storages.get((device, address))
         return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
 
@@ -212,7 +212,7 @@ class Holders(Serializable):
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the total size in bytes of the storages that only names in ``places`` or unreachable cycles hold."""
+        """Return the total size in bytes of the storages that only ``places`` and unreachable cycles keep alive."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
@@ -250,7 +250,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return up to three lines of code that allocated most of the memory of ``blocks``, with sizes in bytes."""
+    """Return pairs (line of code, bytes) of the up to three lines that allocated the most memory of ``blocks``."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))
@@ -274,14 +274,14 @@ def _note(name: str, members: list[NamedStorage], parts: tuple[Storage, ...]) ->
     total = sum(part.amount for part in parts)
     in_graphs = [member for member in members if member.info.graph]
     shared_members = [member for member in in_graphs if len(member.graph_holders) > 1]
-    own = [member.info for member in in_graphs if len(member.graph_holders) <= 1]
-    shared_size, own_size = sum(member.info.amount for member in shared_members), sum(part.amount for part in own)
+    own_parts = [member.info for member in in_graphs if len(member.graph_holders) <= 1]
+    shared_size, own_size = sum(member.info.amount for member in shared_members), sum(part.amount for part in own_parts)
     if shared_size > own_size and shared_size >= VISIBLE and 2 * (own_size + shared_size) >= total:
         names = [name, *sorted({holder for member in shared_members for holder in member.graph_holders} - {name})]
         owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
         return f"the autograd graphs of {owners} keep the same {size(shared_size)} of activations alive"
     if own_size >= VISIBLE and 2 * own_size >= total:
-        owner_names = {part.name for part in own}
+        owner_names = {part.name for part in own_parts}
         tensors = [part for part in parts if part.name in owner_names and not part.graph]
         is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
         kept_size = size(own_size)

@@ -12,7 +12,7 @@ from typing import Any
 from ipygpumem.features.holders.labels import (
     ReferenceLabel,
     fallback_label,
-    indirectly_labeled_ids,
+    intermediate_ids,
     label_rank,
     reference_labels,
     type_label,
@@ -84,7 +84,7 @@ class ObjectNames:
         self._follow_graphs()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places, such as ``variable`` or ``output``, from which one of the objects is reachable."""
+        """Return the places, such as ``variable`` or ``output``, from which any of the objects is reachable."""
         bits = self.place_bits.get(ids[0], 0)
         for object_id in ids[1:]:
             bits |= self.place_bits.get(object_id, 0)
@@ -129,7 +129,7 @@ class ObjectNames:
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
         objects, target_ids = self._referrers.objects, self._targets.by_id
         obj, object_name = objects[object_id], self.named[object_id]
-        skipped = indirectly_labeled_ids(obj, [objects[child_id] for child_id in child_ids])
+        skipped = intermediate_ids(obj, [objects[child_id] for child_id in child_ids])
         self._skipped |= skipped
         if skipped:
             child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
@@ -195,7 +195,7 @@ class ObjectNames:
                     pending.append(child_id)
 
     def name(self, object_id: int) -> str:
-        """Return the preferred name of an object, or of a tensor if only its autograd graph keeps the object alive."""
+        """Return the preferred name of an object, or of a tensor whose autograd graph alone keeps the object alive."""
         parts: list[str] = []
         current: int | None = None if object_id in self._texts else object_id
         while current is not None:
@@ -234,8 +234,8 @@ class ObjectNames:
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:
-        """Return the name of an object, or None if longer names are shortened, and whether it has only one name."""
-        ancestor_id: int | None = object_id  # None after the loop if no name with this one is shortened
+        """Return an object's name, or None if names with this prefix are shortened, and whether it is the only name."""
+        ancestor_id: int | None = object_id  # None after the loop if no name with this prefix is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id
         return self.name(object_id) if ancestor_id is None else None, len(self._parent_names(object_id)) == 1

@@ -245,7 +245,7 @@ def _search_reference_count() -> int:
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> bool:
     """Add the referrers of classes: instances, subclasses and tuples. Return whether any were added.
 
-    Ids in ``ids`` that are not those of classes are ignored.
+    Objects in ``ids`` that are not classes are ignored.
     """
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     new_ids, is_any_added = [], False

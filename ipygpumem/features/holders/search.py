@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Result of a search, as in `Holders`. ``unsearched``: Locations of storages not searched for; None if unknown."""
+    """Result of a search. ``unsearched``: Locations of storages whose holders were not searched; None if unknown."""
 
     storages: list[NamedStorage]
     references: dict[StorageLocation, Any]
@@ -69,10 +69,10 @@ def search_holders(
         roots: Objects at which the search for names starts.
         torch: The module torch.
         is_wanted: Function that returns whether a device, given by its name, is searched.
-        limit: Time limit in seconds. If it is reached, only names of the user's variables are returned.
+        limit: Time limit in seconds. If it is reached, some names are missing, especially names in libraries.
         threads: Whether the search also starts at the local variables of running threads.
         unnamed_share: Function that returns the share of the allocated memory outside storages with given locations. If
-            it is at most 1%, objects that are reachable only from libraries or from no root are not searched.
+            this share is at most 1%, objects that are reachable only from libraries or from no root are not searched.
         keeps_addresses: Whether to create weak references to the storages, which prevent the reuse of their addresses.
     """
     search_limit = SearchLimit(limit)
@@ -159,7 +159,7 @@ class _HolderSearch:
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
-        """Return the result, and whether it is final because all other objects hold at most 1% of the memory."""
+        """Return the result, and whether it is incomplete or all other objects hold at most 1% of the memory."""
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
@@ -199,7 +199,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames) -> bool:
-        """Add referrers, such as instances, of classes that are not reachable from a root. Return whether any exist."""
+        """Add referrers, such as instances, of classes not reachable from a root. Return whether any were added."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)

@@ -57,7 +57,7 @@ class SearchTargets:
         computed_ids: The ids of tensors that an autograd node computed.
         kinds: Kind of each storage of a module or an optimizer, by device and address.
         extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
-        references: Weak references to the storages, or None, by location.
+        references: Weak reference to each storage, or None if ``keeps_addresses`` is false, by location.
     """
 
     def __init__(self, types: StorageInspector, is_wanted: Callable[[str], bool], limit: SearchLimit) -> None:
@@ -80,7 +80,7 @@ class SearchTargets:
         self.elements: ListElements | None = None
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
-        """Add objects grouped by role. Return the objects, such as gradients, to which only their C++ code refers."""
+        """Add objects grouped by role. Return other objects, such as gradients, to which only C++ objects refer."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
         hidden, nodes = list[Any](), list[tuple[Any, Any]]()
@@ -268,7 +268,7 @@ class _AutogradGraphs:
         return hidden_nodes
 
     def _search_hook(self, hook: Any) -> list[Any]:
-        """Add the saved tensors to which a hook refers, as in activation checkpointing, and return its nodes."""
+        """Add the saved tensors to which a hook refers, as in checkpointing. Return the nodes to which it refers."""
         nodes, frontier, seen_ids = [], [hook], {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
             next_frontier: list[Any] = []

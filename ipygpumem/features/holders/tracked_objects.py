@@ -26,7 +26,7 @@ from ipygpumem.features.holders.model import Holders
 
 Ids = NDArray[np.int64]
 
-_CHUNK = 1024  # objects whose references are read together; larger lists of them would fragment the memory of Python
+_CHUNK = 1024  # number of objects that are read together; larger lists of references would fragment Python's memory
 _MIN_OBJECTS = 150_000  # twice the number that is reachable from the variables in a session with GPT-2
 COST = 10  # duration of adding a tensor or an autograd node, relative to that of reading an object
 _MIN_LARGE = 4096  # number of references above which a container, such as a data set, is read last
@@ -64,7 +64,7 @@ class SearchLimit:
         self.end = max(self.end, 2 * now - self.start)
 
     def reached(self, share: float = 1.0) -> bool:
-        """Return whether a share of the time limit has passed. If so, mark the search as incomplete."""
+        """Return whether a share of the time limit, between 0 and 1, has passed. If so, the search is incomplete."""
         is_reached = self.passed(share)
         self.complete &= not is_reached
         return is_reached
@@ -77,8 +77,8 @@ class SearchLimit:
 class TrackedObjects:
     """Objects that may refer to tensors, and the references between them. They stay alive until `release` is called.
 
-    If ``stop_ids`` is None, all objects that Python tracks are read. Otherwise, `follow` reads the objects that are
-    reachable without passing objects with these ids or library classes, from which most objects are reachable.
+    If ``stop_ids`` is None, all objects that Python tracks are read. Otherwise, `follow` does not read objects with
+    these ids and classes of libraries, because most objects are reachable from these.
     ``take_tensors`` is called with each long list or tuple of tensors and its items, and returns the items to follow.
 
     Attributes:

@@ -101,7 +101,7 @@ def _executed_regions(
 
 
 class _LineEvents:
-    """The events of a device, grouped by the set of lines in their stacks. There are much fewer sets than events."""
+    """The events of a device, grouped by the set of lines in their stacks. There are far fewer sets than events."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
         self._snapshot = snapshot
@@ -145,11 +145,11 @@ class _LineEvents:
             during = np.arange(*np.searchsorted(self._events, positions, side="right"))
             root = roots[self._timeline.trace.stack[self._events[during]]]
             own_root = backward.stack[-1][0]
-            own = [
+            in_backward_thread = [
                 name is None or (name != own_root and not name.endswith(recording_analysis.THREAD_FILE))
                 for name in root
             ]
-            during = during[own]
+            during = during[in_backward_thread]
             before = self._event_set[during]
             line_sets = list(self._sets)
             for number in np.unique(before).tolist():
@@ -186,13 +186,16 @@ class _LineEvents:
         return lines
 
     def lines(self) -> list[Line]:
-        """Return the lines that occur in the stacks of the events."""
+
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed_lines: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
-        """Return the memory usage of each line, and that of all events without a listed line (None without any)."""
+        """Return the memory usage of each line, and the memory usage of all events that belong to no listed line.
+
+        The latter is None if there are no such events.
+        """
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations
         usage = self._timeline.requested.bytes

@@ -37,7 +37,10 @@ class SourceRegion:
 
 
 class SourceCode:
-    """The source code of notebook cells and other files, and the execution counts of cells if known, by file name."""
+    """Source code of notebook cells and other files.
+
+    ``cells`` contains the source code of the cells, and ``numbers`` their execution counts if known, by file name.
+    """
 
     def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
         self.cells = cells
@@ -136,7 +139,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 
 def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
-    """Return the innermost ``with`` statement whose header contains a line, or only the line if there is none."""
+    """Return the region of the innermost ``with`` statement whose header contains a line, or of the line itself."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:

@@ -28,7 +28,7 @@ _OTHER_CODE = _KIND_CODES["outside the model"]
 class AttributedAllocations:
     """The allocations of one device, each with its memory kind and the module that owns it.
 
-    If the modules that use the memory of a compiled graph are unknown, the graph is listed like a submodule.
+    If the modules that use the memory of a compiled graph are unknown, the graph is listed as a submodule.
 
     Attributes:
         modules: The modules and graphs, each before its submodules.
@@ -118,7 +118,7 @@ class AttributedAllocations:
                         kind[events[stacks == stack]] = _OTHER_CODE
 
     def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
-        """Return the index of the module or graph that owns the memory allocated with a call stack, or -1 if none."""
+        """Return the index of the module or graph that owns memory allocated with a call stack; -1 if there is none."""
         owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
         caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
         if not owners or None in owners:
@@ -208,7 +208,7 @@ class AttributedAllocations:
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """Return the requested size in bytes of each module's selected allocations, excluding submodules."""
+        """Return the requested size in bytes of each module's selected allocations, without those of its submodules."""
         sums = np.zeros(len(self.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
@@ -216,7 +216,7 @@ class AttributedAllocations:
         return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
-        """Return the event and the size in bytes of the peak of the allocations in ``rows``, or (-1, 0) without any."""
+        """Return the event and the size in bytes of the selected allocations' peak; (-1, 0) if none are selected."""
         if not rows.any():
             return -1, 0
         allocations = self._timeline.allocations

@@ -51,7 +51,11 @@ class ModulesCollector(RecordingAnalysisCollector):
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on a device; raise `RecordingError` if counters and events do not match."""
+        """Return the model's memory usage on a device.
+
+        Raises:
+            RecordingError: The allocator's counters do not match the recorded events.
+        """
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
@@ -79,7 +83,9 @@ class ModulesCollector(RecordingAnalysisCollector):
 def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
     notes = [tracker.problem] if tracker.problem else []
     if not tracker.calls:
-        notes.append("no module of the model was called; calls to its copies and to compiled functions are not tracked")
+        notes.append(
+            "no module of the model was called; calls to copies of the model and to compiled functions are not tracked"
+        )
     if any(module.compiled for module in tracker.modules) and cause_recompilation():
         notes.append("this version of PyTorch recompiles modules for each measurement: upgrade PyTorch to avoid this")
     return tuple(notes)
@@ -146,7 +152,10 @@ _MAX_ALLOCATIONS = 200_000
 def checkpointing_note(
     recording: DeviceRecording, allocations: AttributedAllocations, lookup: EventLookup, tracker: ModuleTracker
 ) -> str:
-    """Return a sentence on the peak with activation checkpointing of all repeated modules; empty if it saves little."""
+    """Return a sentence on the peak with activation checkpointing of the repeated modules.
+
+    The sentence is empty if the peak would be at most 5% lower, or cannot be predicted.
+    """
     snapshot, timeline = recording.snapshot, recording.timeline
     places = {module.path: place for place, module in enumerate(allocations.modules)}
     blocks = []

@@ -146,7 +146,7 @@ class OptimizerStepObservers(CallObservers):
     """Observers of optimizer steps, which are notified when the profiler range of a step begins and ends.
 
     PyTorch's hooks for optimizer steps are not used, because torch.compile would recompile compiled optimizers if such
-    hooks exist. It ignores profiler ranges.
+    hooks exist. In contrast, torch.compile ignores profiler ranges.
     """
 
     def __init__(self) -> None:

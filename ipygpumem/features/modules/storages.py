@@ -88,7 +88,7 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """Return the index of a module. A new module gets the index of the module that it replaces or of its parent."""
+        """Return the index of a module. A new module has the index of the module that it replaces or of its parent."""
         class_name = type(module).__name__
         index = self.index(module)
         if index is not None:
@@ -132,10 +132,7 @@ class ModelStorages:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module that is called through ``torch.compile(module)`` as ``"compiled"``.
-
-        Its submodules are marked as ``"inside"``.
-        """
+        """Mark a module called through ``torch.compile(module)`` as ``"compiled"``, its submodules as ``"inside"``."""
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
             if number == index or not path or module.path.startswith(path + "."):
@@ -144,7 +141,7 @@ class ModelStorages:
     def prefixes(self, paths: Sequence[str], inputs: Sequence[Any]) -> tuple[tuple[str, int], ...]:
         """Return pairs of a path in a compiled graph and the index of the corresponding module.
 
-        They are determined from the parameters in ``inputs``, whose paths in the graph are ``paths``.
+        The pairs are determined from the model's parameters among ``inputs``, whose paths in the graph are ``paths``.
         """
         result: dict[str, int] = {}
         for path, value in zip(paths, inputs, strict=False):
@@ -223,8 +220,8 @@ class ModelStorages:
 def repeated_modules(modules: Sequence[ModuleInfo]) -> list[int]:
     """Return the indices of the outermost repeated modules, such as the layers of a transformer.
 
-    These are modules with submodules, in a container such as `torch.nn.ModuleList`, that have the class of another
-    module in the container.
+    A module is repeated if it has submodules, is not compiled, and is in a container, such as `torch.nn.ModuleList`,
+    that contains another module of the same class.
     """
     siblings = Counter((module.parent, module.type) for module in modules)
     parents = {module.parent for module in modules}

@@ -92,9 +92,9 @@ def _module_table(tree: ModuleTree) -> Table:
             empty = ("",) * (len(cells) - 1)
             rows.append(TableRow("(itself)", (*empty, precise_size(row.own)), row.depth + 1, bar=row.own / whole))
     notes = [_NOTE, *tree.notes]
-    left_out = len(tree.rows) - sum(module.count for module in shown_modules)
-    if left_out:
-        notes.insert(0, f"{left_out:,} of {len(tree.rows):,} modules are not listed; all are in report.modules")
+    hidden_count = len(tree.rows) - sum(module.count for module in shown_modules)
+    if hidden_count:
+        notes.insert(0, f"{hidden_count:,} of {len(tree.rows):,} modules are not listed; all are in report.modules")
     return Table(title, (*columns[:-1], "at the peak"), tuple(rows), tuple(notes))
 
 
@@ -136,7 +136,7 @@ class _FoldedModule:
 
     @property
     def empty(self) -> bool:
-        """Whether the module has neither memory usage nor a note."""
+
         return not self.row.note and all(getattr(self.row, name) == 0 for name in _SIZES)
 
 

@@ -51,7 +51,7 @@ def failure_report(
         count: Number of failures, including those that were not recorded.
         caught: Whether the code caught the error.
         snapshot: Path of the allocation history that was saved at the first failure; None if there is none.
-        cell: The cell.
+        cell: The cell; None if its source code is unknown.
     """
     if not failures:
         return None
@@ -70,10 +70,10 @@ def failure_report(
     if freeable >= VISIBLE and not any(sentence.startswith("%gpumem free") for sentence in sentences):
         sentences.append(f"%gpumem free would free {size(freeable)}")
     if snapshot is not None and count == 1:
-        replayed = attempt(lambda: _replayed(snapshot, failure, cell)) or []
-        if any(replayed[:1]):  # this sentence contains the advice
+        replay_sentences = attempt(lambda: _replay_sentences(snapshot, failure, cell)) or []
+        if any(replay_sentences[:1]):  # this sentence contains the advice
             sentences = [sentence.partition(AVOIDED)[0] for sentence in sentences]
-        sentences += replayed
+        sentences += replay_sentences
     command = attempt(lambda: _fit_command(failure, {} if cell is None else cell.variables)) or ""
     if command or not caught:
         sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")
@@ -82,7 +82,7 @@ def failure_report(
     )
 
 
-def _replayed(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
+def _replay_sentences(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
     """Replay the allocation history within a time limit, and return sentences about avoiding the failure."""
     time = ReplayTimeLimit()
     snapshot = Snapshot.load(path)

@@ -123,7 +123,7 @@ class EarlierRuns:
 
 
 def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[StepPredictor, str]]:
-    """Yield predictions and their descriptions: one from all recorded sizes, and one in proportion to the size."""
+    """Yield predictors with descriptions: one fitted to all recorded runs, and one that scales the last run."""
     if len(steps) > 1:
         scaled = attempt(lambda: RecordedStepPredictor.from_recordings(steps, "linear", state))
         if scaled is not None and not scaled.reasons:
@@ -151,7 +151,10 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 
 def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
-    """Return a command such as ``%gpumem fit batch=1..512 step(batch)``; empty if no variable determines the size."""
+    """Return a command such as ``%gpumem fit batch=1..512 step(batch)`` for the code on a line.
+
+    The command is empty if it is unclear which variable or argument determines the size.
+    """
     try:
         statements = _statements(ast.parse(source).body, line)
     except (SyntaxError, ValueError):  # the source may contain magics
@@ -200,7 +203,7 @@ def _statements(body: list[ast.stmt], line: int) -> list[ast.stmt]:
 
 
 def _sizes(statement: ast.stmt, variables: Mapping[str, Any]) -> Iterator[_SizeName]:
-    """Yield the integer variables and arguments of a statement that may determine its size."""
+    """Yield the integer variables and arguments in a statement that may be sizes, such as a batch size."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_size(node.id, variables.get(node.id)):
             yield _SizeName(node.id, variables[node.id])

@@ -18,7 +18,7 @@ _TIME_LIMIT = 0.5  # limit of the CPU time of all replays in seconds; replays th
 
 
 class ReplayTimeLimit:
-    """Limit on the CPU time of all replays for one report. CPU time does not depend on other programs."""
+    """Limit on the CPU time of all replays for one report. Other programs affect the elapsed time, not the CPU time."""
 
     def __init__(self) -> None:
         self._started = time.thread_time()
@@ -44,7 +44,7 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
     Args:
         snapshot: The allocation history that was saved when the allocation failed.
         failure: The failed allocation.
-        replay_time: Time limit, from which the time for loading the snapshot has been subtracted.
+        replay_time: Limit on the CPU time. The time for loading the snapshot also counts.
     """
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))
@@ -68,7 +68,7 @@ def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, repl
         with recording.work_limit.limited(replay_time.remaining):
             again = result.without_older_memory()
         is_enough, peak = event in again.served, max(peak, int(again.reserved()[event + 1]))
-    else:  # if both are not enough, other addresses of older blocks, for example, might have been enough
+    else:  # if the replay fails, the request might still succeed, for example with other addresses of older blocks
         is_enough = event in result.served and not older
     if not is_enough:
         return ""

@@ -79,10 +79,10 @@ class OutOfMemoryReport:
 
     Attributes:
         failure: The last of the ``count`` failed allocations.
-        line: Line of code that requested the memory.
+        line: Line of code that requested the memory; empty if it is unknown.
         caught: Whether the code caught the error.
         holders: Holders of the memory; None if the search for them failed.
-        cells: Execution counts of the cells that added the most memory since the baseline, with the sizes in bytes.
+        cells: Pairs (execution count, bytes) of the cells that added the most memory, in descending order of size.
         advice: Sentences about causes and solutions.
     """
 
@@ -151,8 +151,8 @@ def advice(
     ):
         largest = processes[0]
         name = f" ({largest.label})" if largest.label else ""
-        used = "memory" if largest.amount is None else size(largest.amount)
-        sentences.append(f"another process uses {used} on this device: pid {largest.pid}{name}")
+        amount = "memory" if largest.amount is None else size(largest.amount)
+        sentences.append(f"another process uses {amount} on this device: pid {largest.pid}{name}")
     if reading is not None and reading.process is not None and outside_at_baseline is not None:
         growth = (reading.outside or 0) - outside_at_baseline
         if growth >= max(missing_bytes, _NEGLIGIBLE):

@@ -47,7 +47,10 @@ _SEARCH_LIMIT = 0.25  # time limit of the search for holders in seconds; the sea
 
 
 class FailedAllocationObserver:
-    """Observer of failed allocations in this process. ``count`` is their number, including those no longer stored."""
+    """Observer of failed allocations in this process.
+
+    ``count`` is the number of failures since `take` was last called, including failures that are no longer stored.
+    """
 
     def __init__(self) -> None:
         self._save: Callable[[Holders | None], str] | None = None
@@ -61,8 +64,8 @@ class FailedAllocationObserver:
         """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
 
         Args:
-            save: Function that is called at the first failure in a cell with the holders of the memory, or None if they
-                are unknown. It saves the allocation history and returns a message.
+            save: Function that saves the allocation history and returns a message. It is called at the first failure in
+                a cell; its argument is the holders of the memory, or None if they are unknown.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)
@@ -84,7 +87,7 @@ class FailedAllocationObserver:
         self._record(int(index[1]), parse_size(requested[1].replace("bytes", "B")), capacity, free, frames)
         self._failures[-1]["saved"] = (
             f"the allocator backend {torch.cuda.get_allocator_backend()} does not report failed"
-            " allocations: the values were read after the failure, and failures that the code catches have no panel"
+            " allocations: the values were read after the failure, and failures that the code catches are not shown"
         )
 
     def stop(self) -> None:
@@ -95,7 +98,7 @@ class FailedAllocationObserver:
     close = stop
 
     def take(self) -> list[FailedAllocation]:
-        """Return the failures since the last call, oldest first and at most the last hundred, and discard them."""
+        """Return the failures since the previous call, oldest first, and discard them. At most 100 are stored."""
         failures, self._failures = self._failures, []
         self.count = 0
         return [FailedAllocation(**fields) for fields in failures]

@@ -21,8 +21,8 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
     if panel.holders is not None:
-        own = holders_tables(panel.holders, limit=_MAX_HOLDERS, parts=0)
-        tables += [table for table in own if table.title.startswith(failure.device)][:1]
+        by_device = holders_tables(panel.holders, limit=_MAX_HOLDERS, parts=0)
+        tables += [table for table in by_device if table.title.startswith(failure.device)][:1]
     last = tables[-1]
     title = last.title
     if len(tables) > 1:

@@ -33,14 +33,14 @@ class Ranks(TableRepr):
 
     Attributes:
         members: Result of each process, sorted by name.
-        what: Term for a process: ``rank`` or ``engine``.
+        role: Term for a process: ``rank`` or ``engine``.
         faults: Messages about skipped files.
         snapshots: Paths of the snapshots on this machine, by process name.
         code: Label of the code that the processes ran, if an earlier cell submitted it; otherwise empty.
     """
 
     members: tuple[RankResult, ...]
-    what: str = "rank"
+    role: str = "rank"
     faults: tuple[str, ...] = ()
     snapshots: dict[str, str] = field(default_factory=dict)
     code: str = ""
@@ -59,7 +59,7 @@ class Ranks(TableRepr):
         """Return the paths of up to ``limit`` snapshots to display side by side.
 
         The first two are those of a typical process and of the process that deviates most. The result is empty if one
-        of these has no snapshot.
+        of these two processes has no snapshot.
         """
         difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.outlier not in paths:
@@ -77,11 +77,11 @@ class Ranks(TableRepr):
     def to_dict(self) -> dict[str, Any]:
         """Return the results and their comparison as JSON data."""
         members = {result.name: result.to_dict() for result in self.members}
-        return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
+        return {"role": self.role, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
         """Return tables of the processes, the spread of each value, the devices, and the process that deviates most."""
-        return ranks_tables(self.members, self.what, code=self.code)
+        return ranks_tables(self.members, self.role, code=self.code)
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
@@ -141,7 +141,7 @@ def _rank_name(stem: str) -> str:
 
 
 def _rank_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the name of the rank for each file stem: the stem, or its number if the stems differ only in a number."""
+    """Return the name of the rank for each file stem: the number in the stem if the stems differ only in a number."""
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}

@@ -49,11 +49,11 @@ class DeviceUsage:
         host: Name of the host.
         uuid: UUID of the device.
         users: Names of the processes that use the device.
-        used: Memory in use on the device in the latest reading, including the driver's memory.
+        used: Memory in use on the device in the latest reading, including memory that the driver reserves.
         total: Total memory of the device.
-        by_users: Total memory of these processes, each at the end of its measurement.
-        others: Memory of other processes; also None if the readings contradict each other because they were taken at
-            different times.
+        by_users: Total memory of ``users``. The memory of each process is that at the end of its measurement.
+        others: Memory of other processes; also None if the readings of ``users`` contradict each other because they
+            were taken at different times.
     """
 
     host: str
@@ -75,7 +75,7 @@ class RankComparison:
         outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
         compared_count: Number of ranks with a snapshot.
-        similar_count: Number of these ranks with the same lines and sizes as the typical rank, including that rank.
+        similar_count: Number of ranks with the same lines and sizes as the typical rank, including the typical rank.
     """
 
     outlier: str = field(metadata={"key": "odd"})
@@ -88,7 +88,7 @@ class RankComparison:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return a pair of a result and a row for each device of each rank. The row is None for a rank without a report."""
+    """Return a pair (result, row) for each device of each rank. The row is None for a rank without a report."""
     return [(result, row) for result in results for row in (report_rows(result.report) if result.report else [None])]
 
 
@@ -110,7 +110,10 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
 
 
 def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
-    """Return the median duration, and the durations that exceed it by more than 50% and 1 s, in seconds, by rank."""
+    """Return the median duration of the measurements in seconds, and the durations of slow ranks by rank.
+
+    A rank is slow if its duration exceeds the median by more than 50% and by more than 1 s.
+    """
     times = {result.name: result.report.seconds for result in results if result.report is not None}
     middle = median(times.values()) if times else 0.0
     limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)

@@ -35,7 +35,7 @@ class MergedReports(TableRepr):
 
     @property
     def rows(self) -> list[tuple[str, ReportRow]]:
-        """Return a pair (source, row) for each device whose usage changed, or one pair for a source without changes."""
+        """Pairs (source, row): one for each device whose usage changed, or one for a source without changes."""
         known_reports = ((name, report) for name, report in self.reports.items() if report is not None)
         return [(name, row) for name, report in known_reports for row in changed_rows([report])]
 

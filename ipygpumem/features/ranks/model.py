@@ -40,7 +40,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo(Serializable):
-    """Identity of the process that wrote a report. Unknown values are None.
+    """Identity of the process that wrote a report. Unknown values are None unless stated otherwise.
 
     Attributes:
         rank, world: Rank and world size.
@@ -64,7 +64,10 @@ class RankInfo(Serializable):
 
     @property
     def start(self) -> float:
-        """Start of the measurement according to the clock of the shared file system."""
+        """Start of the measurement in seconds since the Unix epoch.
+
+        The time is that of the shared file system's clock, or of the host's clock if ``clock`` is None.
+        """
         return self.began + (self.clock or 0.0)
 
 
@@ -77,7 +80,7 @@ class RankPeak:
         requested: Requested memory at the peak, in bytes.
         events: Number of recorded events.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
-        lines: Lines of code that allocated most of the memory in use at the peak, largest first.
+        lines: Lines of code that allocated the most memory in use at the peak, in descending order of size.
         rest: Total size of the allocations by all other lines.
         curve: Pairs (seconds, bytes) with the peak of each of about 120 intervals; empty if there are no timestamps.
         start_us: Start of the measurement in microseconds since the Unix epoch; None if unknown. The times in

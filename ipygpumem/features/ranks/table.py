@@ -31,7 +31,8 @@ _STATES = {
     "absent": "not monitored",
 }
 _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Durations are considered similar up to this factor of the median, or up to this difference in seconds."""
+"""Durations are similar if the longest is at most this factor times the median, or if their difference in seconds is
+less than this value."""
 
 
 def ranks_tables(

@@ -70,7 +70,7 @@ def _index(text: str) -> int:
 
 WHATIF = Command(
     "whatif",
-    "replay a recording under other allocator settings, to see which would save memory",
+    "replay a recording with other allocator settings, to find settings that save memory",
     (
         Option(("file",), "FILE", "snapshot file (pickle or JSON, optionally compressed: .gz, .xz)", is_path=True),
         Option(
@@ -83,7 +83,7 @@ WHATIF = Command(
         Option(
             ("--capacity",),
             "SIZE",
-            "show with which settings the run fits if this memory is available to PyTorch, such as 23GiB",
+            "show which settings are enough if only this amount of memory is available to PyTorch, such as 23GiB",
             type=byte_count,
         ),
         Option(

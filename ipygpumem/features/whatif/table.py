@@ -21,7 +21,7 @@ _CAUSES = {
 
 
 def comparison_table(result: SettingsComparison) -> Table:
-    """Return a table of the recorded settings, followed by the alternatives from best to worst."""
+    """Return a table with a row for the recorded settings, followed by the alternatives from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "smallest limit", *within]
     if result.reached_limit:
@@ -72,9 +72,10 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
         notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")
     smallest = blockers.smallest
     if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
-        freed = f"{many(len(smallest.rows), 'block')} ({size(smallest.bytes)})"
-        effect = "made room for it" if blockers.reserved is None else "made room for it, without new memory"
-        notes.append(f"Freeing {freed} in {many(smallest.segments, 'segment')} before the request would have {effect}.")
+        blocks = f"{many(len(smallest.rows), 'block')} ({size(smallest.bytes)})"
+        effect = "" if blockers.reserved is None else ", so that PyTorch would not have reserved new memory"
+        segments = many(smallest.segments, "segment")
+        notes.append(f"Freeing {blocks} in {segments} before the request would have made room for it{effect}.")
     notes += [change.sentence() for change in blockers.changes]
     return notes
 
@@ -148,7 +149,8 @@ def _notes(result: SettingsComparison) -> list[str]:
             )
         else:
             cause = "Memory ran short while recording: PyTorch freed cached segments in order to serve requests"
-        notes.append(f'{cause}. Other reserved peaks are those without a limit; compare the column "smallest limit".')
+        peaks = "The reserved peaks in the other rows are those without a limit"
+        notes.append(f'{cause}. {peaks}; compare the column "smallest limit".')
     if result.limit is not None and any(item.collects for item in result.alternatives) and not _has_fraction(result):
         notes.append(
             "garbage_collection_threshold has no effect unless torch.cuda.set_per_process_memory_fraction limits the"
@@ -223,7 +225,10 @@ def _estimate(result: SettingsComparison, recommended: SettingsResult) -> str:
 def _missing_recommendation(result: SettingsComparison) -> str:
     reserved = result.verification.recording.timeline.reserved
     if result.verification.difference:
-        return "No recommendation: the savings are below 5% of the reserved memory or below this difference."
+        return (
+            "No recommendation: the savings are below 5% of the reserved memory, or below the difference between the"
+            " replay and the recording."
+        )
     if reserved is not None and reserved.bytes[0] >= reserved.bytes.max():
         return (
             "No recommendation: reserved memory did not grow while recording, so the recording does not contain the"

@@ -72,7 +72,7 @@ def test_recommendation_within_a_larger_capacity(capsys):
     file, setting = str(DATA / "variable_lengths_oom.pickle.xz"), "expandable_segments:True"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "24GiB")
     assert f"\nRecommendation: set PYTORCH_ALLOC_CONF={setting} before " in output
-    assert "\nMemory ran short while recording: a request failed. Other reserved peaks are those without " in output
+    assert "\nMemory ran short while recording: a request failed. The reserved peaks in the other rows are " in output
 
 
 def test_settings_with_the_same_effect(capsys):
