@@ -72,7 +72,7 @@ class EventRangeQueries(SnapshotData):
         return event_statistics.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
-        """Return the memory growth in each repetition of an annotated region; empty without timestamps.
+        """Return the memory growth in each repetition of an annotated region; empty if the times are unknown.
 
         Raises:
             OptionError: The device has no region with this name.

@@ -80,7 +80,9 @@ class Snapshot(EventRangeQueries):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Return the total requested size of blocks whose free is not completed, after each event or at a given time.
+        """Return the total requested size of the blocks in use, after each event or at a given time.
+
+        A freed block that another stream still uses is in use until its free is completed.
 
         Args:
             time_us: Time in microseconds since the Unix epoch; None to return the curve over all events.
@@ -99,12 +101,12 @@ class Snapshot(EventRangeQueries):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of segments in bytes, as `allocated`; None if the file does not contain segments."""
+        """Return the total size of all segments, with the arguments of `allocated`; None if the file contains none."""
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> RequestedBytesPeak:
-        """Return the maximum of the requested bytes and the allocations that are alive at this peak."""
+        """Return the peak of the requested bytes, and the allocations that are alive at the peak."""
         live = self.live(device=device)
         trace, requested = live.timeline.trace, live.timeline.requested.peak()[1]
         return RequestedBytesPeak(trace.device, requested, live.event, trace.time_of(live.event), live)
@@ -140,7 +142,7 @@ class Snapshot(EventRangeQueries):
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
         """
-        from ipygpumem.snapshot.queries.fragmentation import fragmentation  # on first use, as below: to save memory
+        from ipygpumem.snapshot.queries.fragmentation import fragmentation  # imported on first use to save memory
         from ipygpumem.snapshot.replay.block_sizes import with_block_sizes
 
         if need is not None:
@@ -211,7 +213,7 @@ class Snapshot(EventRangeQueries):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """Return a short text with the peak, its event and the lines of code that allocated most of this memory."""
+        """Return a short text with the peak, its event and the lines of code that allocated the most memory in use."""
         from ipygpumem.snapshot.queries.overview import summary_text
 
         return summary_text(self, device)

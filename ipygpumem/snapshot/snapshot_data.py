@@ -124,7 +124,7 @@ class SnapshotData:
         return lines[line - 1] if 0 < line <= len(lines) else None
 
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
-        """Return a short name of a source file: the label of a cell, or the end of another file's path.
+        """Return a short name of a source file: the label of a cell, or the last two parts of another file's path.
 
         If ``times`` is given, the label names only the runs of the cell at these times.
         """

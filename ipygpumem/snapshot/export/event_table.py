@@ -117,12 +117,20 @@ def _valid_utf8(text: str) -> str:
 
 
 def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
-    """Return the events of a device or of all devices as a pandas DataFrame. Raises `OptionError` without pandas."""
+    """Return the events of a device or of all devices as a pandas DataFrame.
+
+    Raises:
+        OptionError: pandas is not installed.
+    """
     return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 
 def to_frame(result: Any) -> Any:
-    """Convert a `Snapshot` result to a pandas DataFrame. Raises `OptionError` for other objects or without pandas."""
+    """Convert the result of a `Snapshot` method to a pandas DataFrame.
+
+    Raises:
+        OptionError: The object cannot be converted, or pandas is not installed.
+    """
     pandas = import_library("pandas", "data frames")
     if isinstance(result, np.ndarray):
         return pandas.DataFrame(result)

@@ -81,8 +81,8 @@ def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, path
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """Return copies whose time axes start with the first cell.
 
-    If there is only one snapshot, or if any of them has no cells, they are returned unchanged, and their time axes
-    start with the first event.
+    If there is only one snapshot, or a snapshot without cells, all snapshots are returned unchanged. Their time axes
+    then start with the first event.
     """
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:

@@ -88,7 +88,7 @@ def pair_entries(
     around = array("i", [_UNKNOWN]) * count  # open region of the same kind around a region
     end, depth = array("i", [_UNKNOWN]) * count, array("i", [0]) * count
     ambiguous, is_open = bytearray(count), bytearray(count)
-    opened = array("i")  # regions by start; closed ones are removed once they are the last
+    opened = array("i")  # regions by start; a closed region is removed when no open region follows
     level = 0
     for row, (is_start, same) in enumerate(zip(starts.data, kind.data, strict=True)):
         region = latest[same]
@@ -102,7 +102,7 @@ def pair_entries(
             while not is_open[opened[-1]]:
                 opened.pop()
             level -= 1
-            # the same regions are open around it as at its start, and no region is open inside it
+            # ambiguous unless the same regions are open around the region as at its start, and none are open inside it
             ambiguous[region] = region != opened[-1] or level != depth[region]
             end[region], latest[same], is_open[region] = row, around[region], 0
     del kind, latest, around, opened
@@ -154,7 +154,7 @@ def annotate_events(timeline: Timeline) -> tuple[Ints, Ints]:
 
 
 def allocation_metadata(timeline: Timeline, rows: Ints, texts: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the index of each allocation's label and the list of labels. The index is -1 without user metadata."""
+    """Return the index of each allocation's label, or -1 if it has no user metadata, and the list of labels."""
     metadata = timeline.trace.metadata
     numbers = np.append(metadata, -1)[timeline.allocations.start[rows]].astype(np.int64)
     annotated, events = annotate_events(timeline)

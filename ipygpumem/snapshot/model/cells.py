@@ -32,7 +32,7 @@ class Cell:
     """One execution of a notebook cell.
 
     Attributes:
-        number: Execution count, such as 3 for ``In[3]``; None if the cell has none.
+        number: Execution count, such as 3 for ``In[3]``; None if the cell has no execution count.
         filename: File name under which IPython compiled the cell; empty if unknown.
         start_us, end_us: Start and end time in microseconds since the Unix epoch.
         success: Whether the cell finished without an exception; None if unknown.
@@ -57,7 +57,7 @@ def block_key(device: int, address: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RecorderMetadata:
-    """Metadata that ipygpumem's recorder writes. Files from other programs contain none of it.
+    """Metadata that ipygpumem's recorder writes. Files written by other programs contain no such metadata.
 
     Attributes:
         version: Version of ipygpumem that wrote the file, or None if another program did.

@@ -100,7 +100,7 @@ class Trace:
         return int(self.time[event]) if 0 <= event < len(self) and self.has_times else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
-        """Return the events with one of the given actions."""
+        """Return the indices of the events that have one of the given actions."""
         return np.flatnonzero(np.isin(self.action, actions))
 
 

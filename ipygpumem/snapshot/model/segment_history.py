@@ -29,7 +29,8 @@ for blocks that are freed before the end. ``pending`` is true if the free was re
 """
 
 SMALL_SEGMENT = 2 * MIB
-"""Size in bytes of segments that are allocated with cudaMalloc for the small pool. No other segment has this size."""
+"""Size in bytes of segments that are allocated with cudaMalloc for the small pool. Segments that are allocated with
+cudaMalloc for the large pool have other sizes."""
 
 _COLUMNS = ("address", "size", "stream", "stack", "pool")
 

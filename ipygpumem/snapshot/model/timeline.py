@@ -23,13 +23,13 @@ class Curve:
 
     Attributes:
         device: Device index.
-        what: ``"requested"``, ``"allocated"`` or ``"reserved"``.
+        counter: Kind of memory usage: ``"requested"``, ``"allocated"`` or ``"reserved"``.
         times: Timestamps of the events in microseconds since the Unix epoch, without a value for the first row.
         bytes: Memory usage in bytes.
     """
 
     device: int
-    what: str
+    counter: str
     times: Ints
     bytes: Ints
 
@@ -62,7 +62,7 @@ class Curve:
     def to_dict(self) -> dict[str, Any]:
         """Return the curve as JSON-serializable data."""
         columns = {name: getattr(self, name).tolist() for name in ("event", "time_us", "bytes")}
-        return {"device": self.device, "what": self.what, **columns}
+        return {"device": self.device, "counter": self.counter, **columns}
 
 
 class Timeline:
@@ -189,7 +189,7 @@ class Allocations:
         return np.cumsum(change, out=change)[:-1]
 
     def name(self, row: int) -> str:
-        """Return an allocation's name in PyTorch's memory viewer, from its address and ``nth``: ``b7f064c000000_0``."""
+        """Return the name of an allocation in PyTorch's memory viewer, such as ``b7f064c000000_0``."""
         return f"b{self.address[row]:x}_{self.nth[row]}"
 
 

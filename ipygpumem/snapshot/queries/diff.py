@@ -26,7 +26,7 @@ class Change(Serializable):
         label: Label of the group.
         before, after: Requested bytes at the two points in time.
         count_before, count_after: Number of blocks at the two points in time.
-        file, line, name: Source file, line number and function of the group, if they are part of the key.
+        file, line, name: Source file, line number and function of the group; None if the key does not determine them.
     """
 
     label: str

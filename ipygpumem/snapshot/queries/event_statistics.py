@@ -52,9 +52,9 @@ class CudaCallCounts(Serializable):
 
     Attributes:
         mallocs, malloc_bytes: Number and total size in bytes of the segments allocated with cudaMalloc.
-        frees, free_bytes: Those of the segments freed with cudaFree.
-        maps, map_bytes: Those of the ranges mapped in expandable segments.
-        unmaps, unmap_bytes: Those of the ranges unmapped in expandable segments.
+        frees, free_bytes: Number and total size in bytes of the segments freed with cudaFree.
+        maps, map_bytes: Number and total size in bytes of the ranges mapped in expandable segments.
+        unmaps, unmap_bytes: Number and total size in bytes of the ranges unmapped in expandable segments.
         ooms: Number of out-of-memory errors.
         retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
             is an upper bound for the allocator's retries because ``torch.cuda.empty_cache`` also releases segments.
@@ -79,8 +79,7 @@ class RegionRepetition(Serializable):
     Attributes:
         name: Name of the region.
         repetition: Number of earlier repetitions.
-        first: Event after which the region begins, as in `Snapshot.leaks`.
-        last: Last event in the region.
+        first, last: Last event before the region, and last event in the region.
         before, after: Requested bytes before the region and at its end.
         peak: Maximum of the requested bytes in the region.
     """

@@ -202,10 +202,10 @@ def _reason(
         sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        others = f"belonged to another stream, to the {pool} pool or to a private pool"
+        explanation = f"belonged to another stream, to the {pool} pool or to a private pool"
         if settings.max_split_size is not None:
-            others += ", or was not used because of max_split_size_mb"
-        sentences.append(f"The largest free block, {largest}, {others}.")
+            explanation += ", or was not used because of max_split_size_mb"
+        sentences.append(f"The largest free block, {largest}, {explanation}.")
     else:
         sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
     if device_free is not None and device_free < segment:

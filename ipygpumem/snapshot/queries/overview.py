@@ -47,7 +47,7 @@ def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """Describe the peak, when it occurred, and the lines of code that allocated most of it."""
+    """Describe the peak, when it occurred, and the lines of code that allocated the most memory in use at the peak."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
     used_timelines = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
     used_timelines.sort(key=lambda timeline: -timeline.requested.peak()[1])
@@ -85,9 +85,9 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 
 
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Return a line on how far the peak of reserved memory exceeds that of allocated memory; empty if by at most 5%.
+    """Return a line that states by how much the peak of reserved memory exceeds the peak of allocated memory.
 
-    The result is also empty if the sizes of the blocks are unknown.
+    The result is empty if the difference is at most 5% of reserved memory, or if the sizes of the blocks are unknown.
     """
     reserved = timeline.reserved_peak or 0
     if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:

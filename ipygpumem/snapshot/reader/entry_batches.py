@@ -1,9 +1,10 @@
 """Read trace entries with the same keys in batches with NumPy instead of opcode by opcode.
 
-The entries of a trace are dicts with the same keys in the same order. Each is pickled as ``EMPTY_DICT``, ``MEMOIZE``
-(which ``pickletools.optimize`` omits), ``MARK``, a reference to each key followed by a value of one to a few dozen
-bytes, and ``SETITEMS``. Each occurrence of the opcodes up to ``MARK`` is a candidate, and candidates with unexpected
-contents are removed.
+The entries of a trace are dicts with the same keys in the same order. An entry is pickled as ``EMPTY_DICT``,
+``MEMOIZE`` (which ``pickletools.optimize`` omits), ``MARK``, a reference to each key followed by a value of one to a
+few dozen bytes, and ``SETITEMS``. Each occurrence of the opcodes up to ``MARK`` is a candidate, and candidates with
+unexpected contents are removed.
+
 The values of a candidate are used only if the pickle reader, which reads in order, reaches its position. The result is
 therefore always correct, and a malicious file can only slow down reading.
 """
@@ -47,7 +48,8 @@ class EntryBatch:
 
     Attributes:
         start, end: Position of the first byte of each entry, and position after the last byte.
-        memo_before: Number of objects that the preceding entries add to the memo. The last element is the total.
+        memo_before: Number of objects that the preceding entries of the batch add to the memo. The last element is the
+            total number.
         values: Columns by key. Integers are stored directly. Other values are stored as a memo index, as `NONE`, or as
             -1 - k for a value written inside the entry, where k is its index in ``inline[key]``.
         memo_offsets: Columns by key: the number n of objects that the entry adds to the memo before the value, or
@@ -96,7 +98,7 @@ class EntryRun:
 class CandidateRuns:
     """Sequences of adjacent candidate entries, which are visited in the order of their positions in the file.
 
-    A sorted list replaces a dict by position because a file can choose the positions such that a dict is slow.
+    The sequences are stored in a sorted list, because a file can choose positions for which a dict is slow.
 
     Attributes:
         next_position: Position of the first byte of the next sequence; infinity if there is none.
@@ -114,7 +116,7 @@ class CandidateRuns:
         self.next_position = self._runs[-1][0] if self._runs else inf
 
     def pop(self, position: int, outer: list[list[Any]]) -> tuple[EntryBatch, int, int] | None:
-        """Return ``(entries, first, stop)`` of the sequence at a position, or None. Remove it and all before it.
+        """Return ``(entries, first, stop)`` of the sequence at a position, or None. Remove all sequences up to there.
 
         ``outer`` contains the stack objects before each MARK. Sequences outside of lists of events are not returned.
         """
@@ -164,7 +166,7 @@ def _read_chunk(data: bytes, keys: dict[str, int], first: int) -> FieldReader:
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Return the positions of the first opcodes of an entry in the chunk of the file that starts at ``chunk``."""
+    """Return the positions at which candidates start, in the chunk of the file that starts at ``chunk``."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]

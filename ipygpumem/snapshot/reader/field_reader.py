@@ -132,13 +132,13 @@ class FieldReader:
         self._retain(valid)
 
     def renumber(self, key: str, indices: IndexByValue) -> None:
-        """Replace the indices of values written inside entries by the indices in ``indices``, to which they are added.
+        """Number the values written inside entries as in ``indices``, and add new values to ``indices``.
 
-        The values of each reader are numbered separately, so that several threads can read.
+        Until then, the values of each reader are numbered separately, so that several threads can read.
         """
-        own = self._inline.pop(key, None)
-        if own:
-            new = np.fromiter(map(indices.__getitem__, own), np.int32, len(own))
+        values = self._inline.pop(key, None)
+        if values:
+            new = np.fromiter(map(indices.__getitem__, values), np.int32, len(values))
             column = self.values[key]
             rows = np.flatnonzero((column < 0) & (column != NONE))
             column[rows] = -1 - new[-1 - column[rows]]
@@ -160,7 +160,7 @@ class FieldReader:
                 self._inline[key] = IndexByValue((octets[number], place) for place, number in enumerate(used.tolist()))
 
     def _retain(self, valid: Flags) -> None:
-        """Retain only the entries that are ``valid`` and end before the end of the data."""
+        """Mark entries that are not ``valid`` or end after the data as invalid. Remove them if they are numerous."""
         self._valid &= valid
         self._valid &= self.position <= self._end
         invalid = len(self._valid) - int(np.count_nonzero(self._valid))

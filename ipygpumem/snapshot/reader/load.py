@@ -36,7 +36,7 @@ _EXTRA_OBJECTS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits for reading a file. A file that exceeds them raises `SnapshotLimitError`.
+    """Limits for reading a file. If a file exceeds a limit, `SnapshotLimitError` is raised.
 
     The time and memory that reading requires are proportional to the size of the file regardless of its contents, so
     only sizes are limited.

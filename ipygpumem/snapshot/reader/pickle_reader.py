@@ -242,7 +242,7 @@ class PickleReader:
         if index > len(self.memo):
             problem = f"the pickle writes memo entry {index:,}, but the memo has only {len(self.memo):,} entries"
             self._fail(SnapshotLimitError, problem, at)
-        if index < len(self.memo) and self._templates:  # entries read in batches may refer to it
+        if index < len(self.memo) and self._templates:  # entries read in batches may refer to the replaced object
             raise NotColumnarError
         self.memo[index : index + 1] = [value]
         return len(self.memo)

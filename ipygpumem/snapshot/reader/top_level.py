@@ -66,7 +66,10 @@ def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> l
 
 
 def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tuple[Trace, ...]:
-    """Return the events for pinned host memory. A list with an unknown format and the lists after it are skipped."""
+    """Return the events for pinned host memory.
+
+    If a list is invalid, a trace with an error message replaces it, and the lists after it are skipped.
+    """
     if value is None:
         return ()
     if type(value) is not list:
@@ -90,7 +93,7 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
 
 
 def host_segments(value: Any) -> Sequence[dict[str, Any]]:
-    """Return the segments of pinned host memory if all of them are dicts."""
+    """Return the segments of pinned host memory. Raises `SnapshotError` if a segment is not a dict."""
     segments = checks.items(value, "host_segments")
     for place, item in enumerate(segments):
         checks.mapping(item, f"host_segments[{place}]")
@@ -203,7 +206,7 @@ def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, fl
 
 
 def _read_curves(curves: dict[str, Any], devices: int) -> dict[str, dict[str, Any]]:
-    """Return the sampled curves. Malformed curves and those of device indices above the limit are ignored."""
+    """Return the sampled curves. Malformed curves and curves of device indices above the limit are ignored."""
     result = {}
     counts = [0] * devices
     list_ids: set[int] = set()
