@@ -65,7 +65,7 @@ class SimulatedAllocator(ExpandableSegments):
         splits = [pool.small or settings.expandable for pool in pools]
         self._min_rest = [QUANTUM if freely else SMALL + 1 for freely in splits]
         self._split_below = [_UNLIMITED if freely else self._max_split for freely in splits]
-        self._is_plain = not (settings.expandable or collects or settings.max_split_size is not None)
+        self._is_plain = not (collects or settings.max_split_size is not None)
         self._only_best_fit = self._is_plain
         self._skips_search = False
 
@@ -77,9 +77,11 @@ class SimulatedAllocator(ExpandableSegments):
         """
         free = self._free[pool]
         place = bisect_left(free, rounded << ADDRESS_BITS)
-        if place == len(free) or not self._only_best_fit:
-            place = self._place(pool, rounded, request)
-        key = free.pop(place)
+        key = free[place] if place < len(free) else 0
+        # following blocks are not smaller, and only unmapped memory after a block makes it less suitable
+        if not (key and self._only_best_fit) or (key >> ADDRESS_BITS) + (key & ADDRESS_MASK) in self._unmapped_sizes:
+            key = free[(place := self._place(pool, rounded, request))]
+        del free[place]
         address = key & ADDRESS_MASK
         size = self._sizes.pop(address)
         rest = size - rounded
@@ -160,7 +162,8 @@ class SimulatedAllocator(ExpandableSegments):
             counter = self._counter(pool)
             self._searches[counter] = self._searches.get(counter, 0) + 1
         place = None if self._skips_search else self._best_fit(pool, rounded)
-        self._skips_search, self._only_best_fit = False, self._is_plain and not self.ranges
+        self._skips_search = False
+        self._only_best_fit = self._is_plain and (self.settings.expandable or not self.ranges)
         if place is not None:
             return place
         segment = self.settings.segment_size(rounded)
@@ -188,7 +191,7 @@ class SimulatedAllocator(ExpandableSegments):
 
     def _add_range(self, pool: int, start: int, end: int) -> None:
         super()._add_range(pool, start, end)
-        self._only_best_fit = False
+        self._only_best_fit &= self.settings.expandable
 
     def _best_fit(self, pool: int, rounded: int) -> int | None:
         free = self._free[pool]
