@@ -171,7 +171,7 @@ class Recording:
             for small in (False, True)
         ]
         self.segment_pools, failed_pools = np.split(inverse[len(rows) :] * 2, [len(initial)])
-        self._failed_pools = dict(zip(failed_requests.tolist(), failed_pools.tolist(), strict=True))
+        self._failed_pools = failed_pools
         return pools, inverse[: len(rows)] * 2
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -245,7 +245,8 @@ class Recording:
     def failed_request(self, event: int, settings: AllocatorSettings) -> tuple[int, int]:
         """Return the pool index and the rounded size of the request of an out-of-memory error."""
         (rounded,) = settings.round(self.trace.size[[event]]).tolist()  # the recorded size is already rounded
-        return self._failed_pools[event] + (rounded <= SMALL), rounded
+        pool = int(self._failed_pools[np.searchsorted(self.trace.events(Action.OOM), event)])
+        return pool + (rounded <= SMALL), rounded
 
     def may_be_private(self, event: int) -> bool:
         """Return whether a failed request may belong to a private pool. Files before PyTorch 2.12 omit the pool."""
@@ -289,8 +290,10 @@ class Recording:
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
-    def following(self) -> dict[int, int]:
-        """For each segment event, the first later event that is not a segment event."""
+    def following(self) -> NDArray[np.int32]:
+        """For each event, the first event from it on that is not a segment event."""
         events = self.trace.events(*_SEGMENT_EVENTS)
         ends = events[np.diff(events, append=-2) != 1]
-        return dict(zip(events.tolist(), (ends[np.searchsorted(ends, events)] + 1).tolist(), strict=True))
+        following = np.arange(len(self.trace), dtype=np.int32)
+        following[events] = ends[np.searchsorted(ends, events)] + 1
+        return following

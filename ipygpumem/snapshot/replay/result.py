@@ -222,7 +222,7 @@ class Replay:
             raise OptionError(f"device {self.device} has no event {event}")
         with replay_errors(recording):
             state = simulated_state(self._run_again(end=event + 1), event)
-        if self._recorded and not self.reason and event in recording.following:
+        if self._recorded and not self.reason and event >= 0 and recording.following[event] > event:
             return with_recorded_segments(state, recording)
         return state
 

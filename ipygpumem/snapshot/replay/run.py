@@ -106,14 +106,12 @@ class ReplayRun:
         """
         recording = self.recording
         change = np.zeros(len(recording.trace) + 1, np.int64)
-        own, following = {}, recording.following if recorded else {}
-        for action, address, size, event in recording.segment_events if recorded else []:
-            own[action, address, size, following[event]] = event
-        for action, address, size, request in self.allocator.events:
-            sign = 1 if action in (Action.SEGMENT_ALLOC, Action.MAP) else -1
-            event = self.event_of(request)
-            event = own.get((action, address, size, following.get(event, event)), event)
-            change[event + 1] += sign * size
+        simulated = np.asarray(self.allocator.events, np.int64).reshape(-1, 4)
+        events = np.asarray([self.event_of(request) for request in simulated[:, 3].tolist()], np.int64)
+        if recorded:
+            events = _recorded_events(recording, simulated, events)
+        is_added = np.isin(simulated[:, 0], (Action.SEGMENT_ALLOC, Action.MAP))
+        np.add.at(change, events + 1, np.where(is_added, simulated[:, 2], -simulated[:, 2]))
         change[0] += self.allocator.reserved - int(change.sum())
         return np.cumsum(change, out=change)
 
@@ -144,6 +142,23 @@ class ReplayRun:
         segment = allocator.settings.segment_size(rounded) if segment is None else segment
         allocated = allocator.reserved - free
         self.failure = FailedRequest(event, rounded, segment, allocator.reserved, allocated, free)
+
+
+def _recorded_events(recording: Recording, simulated: Ints, events: Ints) -> Ints:
+    """Return ``events`` of simulated segments, with the recorded event of each segment that changed for this request.
+
+    ``simulated``: Rows as in `SegmentEvent`.
+    """
+    recorded = np.asarray(recording.segment_events, np.int64).reshape(-1, 4)
+    keys = np.concatenate([recorded, simulated])
+    keys[:, 3] = recording.following[np.append(recorded[:, 3], events)]
+    # sorted, because the hash of integers is predictable: a file could fill a dict so that each access is slow
+    _, numbers = np.unique(keys, axis=0, return_inverse=True)
+    numbers = numbers.reshape(-1)
+    found = np.full(len(keys), -1, np.int64)
+    found[numbers[: len(recorded)]] = recorded[:, 3]
+    found = found[numbers[len(recorded) :]]
+    return np.where(found >= 0, found, events)
 
 
 def run(

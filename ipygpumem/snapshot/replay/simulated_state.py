@@ -135,13 +135,17 @@ def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
     blocks["requested"], blocks["row"], blocks["stack"] = allocations.size[live], live, allocations.stack[live]
     blocks["pending"] = allocations.free_requested[live] <= last
     pools = recording.pool_of[live] + (allocator.settings.round(allocations.size[live]) <= SMALL)
-    pool_at = dict(zip(blocks["address"].tolist(), pools.tolist(), strict=True))
-    pool_at |= {address: pool for pool in range(len(allocator.pools)) for address, _ in allocator.free_blocks(pool)}
+    free = [(address, pool) for pool in range(len(allocator.pools)) for address, _ in allocator.free_blocks(pool)]
+    starts = np.concatenate([np.stack([blocks["address"], pools], axis=1), np.asarray(free, np.int64).reshape(-1, 2)])
+    starts = starts[np.argsort(starts[:, 0], kind="stable")]
     rows = [(address, size, False) for address, size in allocator.segments.items()]
     rows += [(address, size, True) for address, size, _ in allocator.mapped_ranges()]
     segments = np.zeros(len(rows), SEGMENT)
     for number, (address, size, expandable) in enumerate(sorted(rows)):
-        pool = allocator.pools[pool_at[address]]  # each segment begins with a block
+        start, pool_number = starts[np.searchsorted(starts[:, 0], address, side="right") - 1].tolist()
+        if start != address:  # each segment begins with a block
+            raise KeyError(address)
+        pool = allocator.pools[pool_number]
         pool_index = pool.id if pool.id < len(recording.snapshot.pools) else -1
         segments[number] = address, size, pool.stream, -1, pool_index, pool.small, expandable
     if event in result.served:

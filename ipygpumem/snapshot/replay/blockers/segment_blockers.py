@@ -160,24 +160,22 @@ def analyze_blocked_request(
 def _segments(result: ReplayRun, event: int) -> list[SimulatedSegment]:
     """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
     allocator, allocations = result.allocator, result.recording.allocations
-    table = {address: SimulatedSegment(address, size, -1, [], []) for address, size in allocator.segments.items()}
-    table |= {
-        address: SimulatedSegment(address, size, pool, [], []) for address, size, pool in allocator.mapped_ranges()
-    }
-    starts = sorted(table)
+    segments = [(address, size, -1) for address, size in allocator.segments.items()]
+    table = [SimulatedSegment(*segment, [], []) for segment in sorted([*segments, *allocator.mapped_ranges()])]
+    starts = [segment.address for segment in table]
     for pool in range(len(allocator.pools)):
         for address, size in allocator.free_blocks(pool):
-            segment = table[starts[bisect_right(starts, address) - 1]]
+            segment = table[bisect_right(starts, address) - 1]
             segment.pool = pool
             segment.free.append(size)
     small = result.recording.settings.round(allocations.size) <= SMALL
     for row in allocations.live(event).tolist():
         if row in result.completed:
             continue
-        segment = table[starts[bisect_right(starts, result.addresses[row]) - 1]]
+        segment = table[bisect_right(starts, result.addresses[row]) - 1]
         segment.pool = int(result.recording.pool_of[row] + small[row])
         segment.rows.append(row)
-    return [table[address] for address in starts]
+    return table
 
 
 def _lines(
