@@ -46,12 +46,12 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         stacks: Stacks to record: ``"python"``, ``"all"`` (Python and C++, slow to save) or ``"none"``.
         max_entries: Maximum number of recorded events per device. If there are more, the oldest events are dropped.
         history: Additional keyword arguments for ``torch.cuda.memory._record_memory_history``.
-        devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices.
+        devices: Names (``"cuda:0"``) or indices of the devices to report on; None selects all devices in use.
         peaks: ``"exact"`` resets PyTorch's peak counters; ``"untouched"`` does not, so peaks may be upper bounds.
         host_peak: ``"reset"`` makes the host peak exact but lowers ``ru_maxrss``; ``"bound"`` permits an upper bound.
         synchronize: Whether to wait for the current stream of each device before and after the block.
         lines: If True, report memory by source line for the block and the notebook functions that it calls. Instead of
-            True, pass functions or methods to list only these and the block. The allocation history is recorded.
+            True, pass functions or methods to list only them and the block. The allocation history is recorded.
         modules: A ``torch.nn.Module`` whose memory is reported by submodule and by phase. The block should run one or
             more steps of training or inference, whose allocation history is recorded.
         trace: File for torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
@@ -62,7 +62,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             number of bytes.
         limit_held: Maximum memory that the block leaves allocated on any GPU.
         limit_outside: Maximum growth of memory outside PyTorch on any GPU.
-        limit_host: Maximum peak resident memory of this process (implies ``host_peak="reset"``).
+        limit_host: Maximum peak resident memory, relative to the start of the block (implies ``host_peak="reset"``).
         rank_reports: Directory for a report and a snapshot of this process, which is one of several that run the same
             block (torchrun, accelerate, torch.multiprocessing). Existing files of this rank are replaced.
             ``ipygpumem ranks DIRECTORY`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.

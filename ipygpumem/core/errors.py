@@ -53,15 +53,15 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API
 
 
 class RecordingError(IpyGpuMemError):
-    """Raised if memory usage cannot be measured or recorded (as without a GPU), or a recording cannot be saved."""
+    """Raised if memory usage cannot be measured or recorded, or if a recording cannot be saved."""
 
 
 class ReportError(IpyGpuMemError):
-    """Raised if a file or dict does not contain valid reports. For a file, the message contains the line number."""
+    """Raised if a file or dict does not contain valid reports. The message states the position of the first error."""
 
 
 class SnapshotError(IpyGpuMemError):
-    """Raised if a file cannot be read as a snapshot. The message contains the reason and the position in the file."""
+    """Raised if a file cannot be read as a snapshot. The message contains the reason and, if known, the position."""
 
 
 class SnapshotFormatError(SnapshotError):

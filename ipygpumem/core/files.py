@@ -63,7 +63,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def _contains_snapshot(path: Path) -> bool:
-    """Return whether a file begins as a snapshot, which may be packed. Its name can have any ending."""
+    """Return whether a file, which may be compressed, begins like a snapshot, regardless of its name."""
     import lzma
     import zlib
 
@@ -150,7 +150,7 @@ def import_library(module: str, purpose: str) -> Any:
 
 @contextlib.contextmanager
 def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
-    """Yield a new file with a random name in the directory of ``path``. Unless renamed, it is deleted on exit."""
+    """Yield a new file with a random name in the directory of ``path``, and delete it on exit unless it was renamed."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         # "x" does not open a file or symbolic link that another user has created under this name. The opener is not a

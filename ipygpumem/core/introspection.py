@@ -104,7 +104,7 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _is_cleared(frame: FrameType) -> bool:
-    """Return whether a frame belongs to a finished generator. Reading its locals crashes Python 3.13 (gh-125723)."""
+    """Return whether a frame belongs to a finished generator. Reading such a frame's locals crashes (gh-125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
     return bool(referents) and all(is_exactly(referent, (types.FunctionType, types.CodeType)) for referent in referents)
 

@@ -125,7 +125,7 @@ class Report(Serializable):
         excesses: Exceeded limits.
         modules: Memory by module, for each device, if requested.
         libraries: Memory outside PyTorch by library, for each device, if requested.
-        profile: Trace and the timeline, if requested.
+        profile: Trace and timeline, if requested.
         neighbours: Other processes whose memory changed.
         code: First line of the code, redacted and truncated.
     """

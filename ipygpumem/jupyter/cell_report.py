@@ -111,7 +111,7 @@ class ReportPresenter:
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
         """Return the collectors that all plans contain.
 
-        If ``requested`` is true, the report always mentions the previous run of the cell.
+        If ``requested`` is true, the report mentions the previous run of the cell even if the memory usage is the same.
         """
         record = self._magics.record
         recording = [] if record.recorder is None else [record]

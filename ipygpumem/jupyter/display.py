@@ -171,9 +171,9 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether ``clear_output(wait=True)`` is pending after a cell has shown its result.
+        """Return whether a cell's call of ``clear_output(wait=True)`` is still pending after the cell's ``result``.
 
-        Only a call made by this cell counts. `waiting` is set to False.
+        `waiting` is set to False.
         """
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()

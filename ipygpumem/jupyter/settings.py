@@ -67,7 +67,7 @@ class Settings(Configurable):
     preload = Enum(
         ["kernels", "context", "off"],
         "kernels",
-        help="What %load_ext preloads on the current device, so that this memory is not attributed to a cell. kernels: "
+        help="What %load_ext preloads on the current device, so that its memory is not attributed to a cell. kernels: "
         "the CUDA context and kernels of common operations. context: only the CUDA context. off: nothing.",
     ).tag(config=True)
     report = Enum(

@@ -206,7 +206,7 @@ def _new_peaks(peak: AllocatorCounters, earlier: AllocatorCounters, now: Allocat
 
 
 def _with_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of counters in which each peak is at least the earlier peak."""
+    """Return a copy of ``stats`` in which each peak is at least the peak in ``earlier``."""
     return {
         name: _with_peaks(value, earlier.get(name, {}))
         if isinstance(value, dict)

@@ -67,7 +67,7 @@ class Collector:
         observer: Observer to add to the measurement, if any.
         reads_recording: Whether the collector reads the recorded snapshot.
         is_slow: Whether `collect` may take seconds, so that it can be interrupted.
-        needs_devices: Whether to skip the collector if the report contains no device.
+        needs_devices: Whether the collector is skipped if the report contains no device.
     """
 
     section = ""

@@ -115,8 +115,8 @@ def reserved_bound(
 ) -> Callable[[float, float], int | None]:
     """Return a function that computes an upper bound on reserved memory between two times.
 
-    The arguments of the function are in seconds since the start of the measurement. It returns bytes, or None if no
-    bound is known.
+    The function takes two times in seconds since the start of the measurement, and returns a bound in bytes, or None if
+    no bound is known.
 
     ``peak``: Peak reserved memory of the measurement in bytes; None if unknown.
     ``readings``: Readings of the allocator's counters during the measurement.

@@ -37,7 +37,7 @@ class DeviceSamples:
     """Samples of one device in one measurement.
 
     Attributes:
-        samples: Stored samples, including their maximum. They are set at the end of the measurement.
+        samples: Stored samples, including the highest sample. They are set at the end of the measurement.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two consecutive samples in seconds.
         source: Query that returned the samples, as in `DeviceReading`.

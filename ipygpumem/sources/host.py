@@ -92,7 +92,7 @@ def _portable_memory() -> tuple[int, int | None]:
 def reset_peak() -> bool:
     """Reset the peak resident memory of this process, and with it ``ru_maxrss``.
 
-    Return whether this succeeded. It is possible only on Linux.
+    Return whether this succeeded. The peak can be reset only on Linux.
     """
     with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as clear_refs:
         clear_refs.write(b"5")

@@ -118,10 +118,10 @@ class StorageInspector:
             return []
 
     def unrelated_storages(self, tensors: list[Any]) -> tuple[list[Any], list[Any], list[StorageLocation]]:
-        """Return the tensors that have no gradient, base tensor or autograd node, their storages and their locations.
+        """Return the tensors that are independent of autograd and of other tensors, their storages and their locations.
 
-        The three lists have the same order. If a storage cannot be read, for example that of a meta tensor, all three
-        lists are empty.
+        These tensors are strided, do not require gradients, and have no gradient and no base tensor. The three lists
+        have the same order. They are empty if a storage cannot be read or belongs to several of the tensors.
         """
         try:
             properties = (self._requires_grad, self._grad, self._view_base, self._layout)
@@ -278,7 +278,7 @@ def flattened_names(cls: type) -> set[str]:
 
 
 def contents(container: Any, levels: int) -> list[Any]:
-    """Return the values in nested dicts, lists and tuples with at most ``levels`` levels of nesting."""
+    """Return the values in nested dicts, lists and tuples, except values nested more than ``levels`` levels deep."""
     base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
     if base is None:
         return [container]

@@ -69,7 +69,7 @@ class PixelColumns:
         return begin, max(int(np.searchsorted(self.first, last, side="right")), begin + 1)
 
     def center(self, event: int) -> float:
-        """Return the center of the column that represents an event, or of the middle column if there are several."""
+        """Return the center, on the event axis, of the column (or the middle column) that represents an event."""
         begin, end = self.span(event, event)
         middle = (begin + end - 1) // 2
         return float(self.edges[middle] + self.edges[middle + 1]) / 2

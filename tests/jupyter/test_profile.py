@@ -11,7 +11,7 @@ from fakes.builds import trace_of_profiler
 
 CUPTI = (
     "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
-    "which supports only one client at a time: run them one after the other"
+    "which supports only one client at a time: use separate runs"
 )
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
 NO_TIMELINE = "the timeline was not written: nothing was allocated or freed"

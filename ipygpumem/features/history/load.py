@@ -255,7 +255,7 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. If this fails, print a warning and append the report together with the next one."""
+        """Append a report. If this fails, print a warning, and append the report together with the next report."""
         if self._process != os.getpid():  # another thread may have held the lock when this process was forked
             self._process, self._lock = os.getpid(), threading.RLock()
             self._unwritten.clear()

@@ -47,10 +47,11 @@ class ReportRow:
         device: Device name such as ``cuda:0``, or ``host`` for the resident memory of the process.
         peak_trust: ``exact``, ``bound`` (upper bound) or ``unknown``.
         outside_trust: ``exact``, ``device`` (may include other processes) or ``unknown``.
+        allocated: Memory allocated by PyTorch at the end; for the host, the resident memory of the process.
         cache: Cached memory at the end, including pending blocks.
         others_level: Memory of other processes at the end, including unattributed memory.
         outside_level: Memory outside PyTorch at the end.
-        capacity: Memory of the device that is available to programs.
+        capacity: Memory of the device that is available to programs; for the host, the total memory of the machine.
         host_held, host_peak, host_peak_trust: ``held``, ``peak`` and ``peak_trust`` of the process's resident memory.
     """
 

@@ -78,7 +78,7 @@ class Reports(Sequence["Report"]):
             self._log.write(report)
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return the reports of the current run of the cell and those of its previous run."""
+        """Return the reports of the current run and of the previous run of the report's cell."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -239,7 +239,7 @@ class HistoryCollector(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a note on the previous run to the report, if any, append the report to the session, and return it."""
+        """Add a note on the previous run, if there is one, append the report to the session, and return the report."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = previous_run_note(report, previous, self._threshold(), always=self._always)

@@ -149,7 +149,7 @@ class OutsideCollector(Collector):
     def _missing(self, device: DeviceReport, index: int) -> int:
         """Return the change in reserved memory recorded by CUPTI minus the change counted by PyTorch, in bytes.
 
-        The result is 0 if it is unknown.
+        Return 0 if either change is unknown.
         """
         change = difference(device.before.reserved, device.after.reserved)
         if self._interval is None or change is None or device.after.torch_why or allocator.uses_expandable_segments():

@@ -117,7 +117,7 @@ def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess,
 
 
 class ProcessesCollector(Collector):
-    """Collector of the memory changes of other processes, if ``unchanged`` is true including changes of 0 bytes."""
+    """Collector of the memory changes of other processes. If ``unchanged`` is true, it includes changes of 0 bytes."""
 
     section = "names of other processes"
     needs_devices = True

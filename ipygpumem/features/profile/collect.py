@@ -63,7 +63,7 @@ def check_profile_paths(
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
-            "which supports only one client at a time: run them one after the other"
+            "which supports only one client at a time: use separate runs"
         )
     for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:

@@ -157,7 +157,7 @@ def _rows(report: Report) -> list[ShortReportRow]:
     if len(changed_rows) > _MAX_ROWS:
         changed_rows.sort(key=_largest_change, reverse=True)
         count = len(changed_rows) - _MAX_ROWS + 1
-        more_devices = ShortReportRow(f"{count} more devices", (FormattedValue("", "changed"),), "%gpumem shows them")
+        more_devices = ShortReportRow(f"{count} more devices", (FormattedValue("", "changed"),), "%gpumem lists all")
         return [*changed_rows[: _MAX_ROWS - 1], more_devices]
     return changed_rows
 
@@ -254,7 +254,7 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Return a sentence on the creation of a CUDA context on an additional device, which may be unintentional."""
+    """Return a list with a sentence on the creation of a CUDA context on an additional device, or an empty list."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []

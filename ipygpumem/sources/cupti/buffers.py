@@ -122,7 +122,7 @@ class ActivityBuffers:
         return cls._shared
 
     def _detach(self) -> None:
-        """Replace the pipes in a forked child process, because its messages must not reach the parent."""
+        """Replace the pipes in a forked child process, so that its messages do not reach the parent process."""
         with contextlib.suppress(OSError):
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in self._pipes:

@@ -112,7 +112,7 @@ class CuptiLibrary:
         return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """Return the record size in bytes, which depends on the CUPTI version and is constant within a buffer."""
+        """Return the size of each record in bytes, which depends on the version of CUPTI; 0 if there are no records."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:

@@ -112,7 +112,7 @@ def test_two_of_many_devices_are_shown():
     )
     lines = ShortReport(build_report(low, high, {}, seconds=1.0)).text().split("\n")
     assert len(lines) == 3
-    assert lines[2] == "6 more devices  changed · %gpumem shows them"
+    assert lines[2] == "6 more devices  changed · %gpumem lists all"
 
 
 def test_host_memory_without_a_gpu():
