@@ -44,7 +44,7 @@ def difference(before: int | None, after: int | None) -> int | None:
 
 
 def change_text(count: int | None) -> str:
-    """Format a change in bytes as `signed` does; small changes as ``"<0.1 MiB"``, 0 as ``"0"``, None as ``"unknown"``."""
+    """Format a change in bytes: ``"+400.0 MiB"``, ``"<0.1 MiB"`` if it is small, ``"0"``, or ``"unknown"`` for None."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"

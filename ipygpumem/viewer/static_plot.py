@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ipygpumem.viewer.plot_image import LegendItem, PlotLayout
 
 _MANY_LIVE = 50_000  # average number of live allocations above which the lowest scale is used, because drawing is slow
-_HEADROOM, _TICK_LIMIT = 1.16, 0.91  # upper end of the axis divided by the data, of the ticks divided by the axis
+_HEADROOM, _TICK_LIMIT = 1.16, 0.91  # axis limit relative to the largest value, and largest tick relative to the limit
 _CAPACITY_SHARE = 0.35
 """Fraction of the device's capacity that memory usage must reach for the plot to include the capacity."""
 _MAX_SAMPLED_RATIO = 4

@@ -203,8 +203,8 @@ class LiveAllocations:
                     continue
                 previous = live.get(address)
                 if previous is not None:
-                    # timestamps are those of the start of calls: an allocation that waited for this address started
-                    # before the call that freed the address, whose record follows
+                    # a timestamp is the start of a call: an allocation that waited for this address started before the
+                    # call that freed the address. The record of that call follows
                     replaced.setdefault(address, []).append(previous[0])
                 live[address] = (owner, nbytes)
             elif address in replaced:

@@ -39,7 +39,7 @@ _TRACE_NAME = re.compile(rb'"traceName": ".*?"(?=(?:,\s*"\w+": "?\w+"?)*\s*\}\s*
 
 
 class _ActiveSession:
-    session: ProfilerSession | None = None  # the innermost
+    session: ProfilerSession | None = None  # innermost active session
 
 
 class ProfilerSession:
