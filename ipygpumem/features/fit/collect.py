@@ -155,8 +155,9 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
                 return run(state, updates)
         finally:
             with DeferredInterrupts():  # in case a second interrupt was raised while `ImmediateInterrupts` exited
-                search.files.__exit__()
-                search.notes += [*search.files.notes(), *state.restore(), *runner.close()]
+                search.side_effects.__exit__()
+                notes = [*search.side_effects.notes(), *state.restore(search.side_effects.advanced)]
+                search.notes += [*notes, *runner.close()]
 
 
 def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTrial]:

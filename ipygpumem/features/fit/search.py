@@ -18,7 +18,7 @@ from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.ranks import RankCommunicator
-from ipygpumem.features.fit.side_effects import WrittenFiles
+from ipygpumem.features.fit.side_effects import SideEffects
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
@@ -59,7 +59,7 @@ class SizeSearch:
 
     Attributes:
         code, runner, ranks, on: The arguments.
-        files: Files to which the first run of the step wrote.
+        side_effects: Writes to files and running generators in the first run of the step.
         index: Index of the device.
         capacity: Memory in bytes that PyTorch can use on the device; None before the runs.
         probes: The recorded runs.
@@ -76,7 +76,7 @@ class SizeSearch:
         self.probes: list[ProbeRun] = []
         self.scaled: RecordedStepPredictor | None = None
         self.notes: list[str] = []
-        self.files, self.observations = WrittenFiles(), StepObservations()
+        self.side_effects, self.observations = SideEffects(), StepObservations()
         self.runner, self.ranks, self._most = runner, ranks, most
         self._before: dict[int, MemoryCapacity] = {}
         self._steps: list[tuple[Size, StepRecording]] = []
@@ -90,6 +90,7 @@ class SizeSearch:
         """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
         self.collector = StepObservationCollector(self.runner, saved.objects)
+        self.side_effects.watch(saved.objects.iterators)
         probe: Any = None
         try:
             with contextlib.closing(self._runs(saved.objects, updates)) as runs:
@@ -168,7 +169,7 @@ class SizeSearch:
         __tracebackhide__ = True
         warm_up = role == "warm-up"
         try:
-            with self.files if warm_up else contextlib.nullcontext():
+            with self.side_effects if warm_up else contextlib.nullcontext():
                 observer = None if warm_up else self.collector.observer()
                 step_run = self.runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
-import queue
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
@@ -35,10 +34,9 @@ from ipygpumem.features.fit.containers import (
 from ipygpumem.features.fit.global_state import process_settings, save_random_state, torch_settings
 from ipygpumem.features.fit.references import cached_values, cell_contents
 from ipygpumem.features.fit.replaced_objects import unused_tensors
-from ipygpumem.features.fit.side_effects import position
+from ipygpumem.features.fit.side_effects import SavedIterators
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.tensor_backup import TensorBackup, restore_each
-from ipygpumem.features.fit.user_code import LOCKS
 from ipygpumem.sources.host import read_host
 
 _HOST_SHARE = 0.5
@@ -87,7 +85,9 @@ class SavedState:
             (variables, dict(named_values(variables)), objects.names[id(variables)]) for variables in objects.namespaces
         ]
         self._cells = [(cell, cell_contents(cell)) for cell in objects.cells]
-        self._positions = [(name, iterator, position(iterator)) for name, iterator in objects.iterators]
+        self._iterators = SavedIterators(objects.iterators, objects.owners)
+        if not contents:
+            self._iterators.check_fake_items()
         self._files = [(file, state) for file in objects.files if (state := file_state(file)) is not None]
         self._caches = [(function, function.cache_info()) for function in objects.caches]
         self._process = process_settings(torch, objects.uses)
@@ -132,7 +132,7 @@ class SavedState:
         yield from (objects.tensors, objects.instances, objects.namespaces, objects.cells, objects.arrays)
         yield from (objects.generators, objects.optimizers, objects.caches)
         records = (objects.containers, objects.iterators, self._items, self._attributes, self._variables, self._cells)
-        yield from itertools.chain(*records, self._arrays, self._positions)
+        yield from itertools.chain(*records, self._arrays, self._iterators.holders())
         for _, container, items in self._items:
             yield items
             yield from items if issubclass(type(container), dict) else ()
@@ -141,13 +141,12 @@ class SavedState:
         yield from (contents for _, contents in self._cells)
         yield from self._tensors.holders()
 
-    def restore(self) -> list[str]:
-        """Restore the state. Return sentences about containers that grew and about changes that were not undone."""
-        notes = [
-            f"The step {_described_change(name, iterator)}, which is not undone."
-            for name, iterator, saved_position in self._positions
-            if position(iterator) != saved_position
-        ]
+    def restore(self, advanced: Collection[int] = ()) -> list[str]:
+        """Restore the state. Return sentences about containers that grew and about changes that were not undone.
+
+        ``advanced`` contains the IDs of iterators that are known to have advanced.
+        """
+        notes = []
         for name, container, items in self._items:
             added_count = added_items(container, items)
             if added_count > 0 and name and is_exactly(container, (list, collections.deque)):
@@ -159,6 +158,7 @@ class SavedState:
         notes += restore_each(restore_cell, self._cells)
         notes += restore_each(restore_attributes, self._attributes)
         notes += restore_each(restore_items, [(container, items) for _, container, items in self._items])
+        notes = self._iterators.restore(advanced) + notes  # after lists, whose iterators know the number of items
         notes += restore_each(restore_array, self._arrays)
         notes += restore_each(restore_file, self._files)
         notes += self._restore_caches()
@@ -198,12 +198,3 @@ def _without_modes(torch: Any) -> Any:
     """Return a context manager that disables the program's dispatch modes."""
     disable = getattr(sys.modules.get("torch.utils._python_dispatch"), "_disable_current_modes", None)
     return torch.no_grad() if disable is None else disable()
-
-
-def _described_change(name: str, changed: Any) -> str:
-    """Describe the change of a queue, a lock or an iterator, for example ``advanced the iterator batches``."""
-    kind = "queue" if issubclass(type(changed), queue.Queue | queue.SimpleQueue) else "iterator"
-    kind = "lock" if issubclass(type(changed), LOCKS) else kind
-    verb = "acquired or released" if kind == "lock" else "advanced"
-    article = "the" if name else "an" if kind == "iterator" else "a"
-    return f"{verb} {article} {kind} {name}".rstrip()

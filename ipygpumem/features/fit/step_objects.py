@@ -58,6 +58,8 @@ _DYNAMIC = {"eval", "exec", "globals", "run_cell", "run_line_magic"}
 """Functions that can set any global variable."""
 _BY_STRING = {"__dict__", "attrgetter", "eval", "exec", "getattr", "globals", "setattr", "vars"}
 """Functions and attributes through which code can access a variable whose name is given as a string."""
+_STATELESS = (zip, map, filter, itertools.starmap)
+_TEE_DATA = type(gc.get_referents(itertools.tee(())[0])[0])
 _MAX_OBJECTS = 3_000_000
 
 
@@ -78,6 +80,7 @@ class StepObjects:
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
         iterators: Names and objects of iterators, queues and locks.
+        owners: By ID of each iterator that was found only inside another iterator, the other iterator.
         optimizers: Instances of ``torch.optim.Optimizer``.
         caches: Functions that are decorated by ``functools.lru_cache``.
         files: File objects, including in-memory files.
@@ -98,12 +101,18 @@ class StepObjects:
         self.arrays: list[Any] = []
         self.generators: list[Any] = []
         self.iterators: list[tuple[str, Any]] = []
+        self.owners: dict[int, Any] = {}
         self.optimizers: list[Any] = []
         self.caches: list[Any] = []
         self.files: list[Any] = []
         self._seen: dict[int, Any] = {}
+        self._owner: Any = None
+        self._inside_iterators: list[tuple[str, Any, Any]] = []
         self._pending = [*roots.items(), *(("", container) for container in global_containers())]
-        while self._pending:
+        while self._pending or self._inside_iterators:
+            if not self._pending:
+                self._visit_inside_iterator(*self._inside_iterators.pop())
+                continue
             name, value = self._pending.pop()
             if not issubclass(type(value), _ATOMIC) and id(value) not in self._seen:
                 self._seen[id(value)] = value  # keeps the object alive, so that its ID stays unique
@@ -173,13 +182,28 @@ class StepObjects:
             self.files.append(value)
             return
         self.iterators.append((name, value))
+        if self._owner is not None:
+            self.owners[id(value)] = self._owner
         self._push(name, queued_items(value))
         frame = attempt(lambda: value.gi_frame)
         if type(frame) is types.FrameType:
-            self._pending += frame.f_locals.items()
+            iterators = [item for item in gc.get_referents(value) if is_iterator(type(item))]
+            self._inside_iterators += [(name, item, value) for item in (*frame.f_locals.values(), *iterators)]
             self._visit_user_code(frame.f_code, frame.f_globals)
-        elif module_name(type(value)) in {"builtins", "itertools"}:
+        elif type(value) in _STATELESS:  # its state is that of other iterators
             self._push(name, gc.get_referents(value))
+        elif module_name(type(value)) in {"builtins", "itertools"}:
+            parts = gc.get_referents(value, *(part for part in gc.get_referents(value) if type(part) is _TEE_DATA))
+            self._inside_iterators += [(name, item, value) for item in parts]
+
+    def _visit_inside_iterator(self, name: str, value: Any, owner: Any) -> None:
+        """Visit an object to which only an iterator refers. Lists in which it may store items are not restored."""
+        self._owner = owner
+        if is_exactly(value, (list, set, collections.deque)) and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._visit_items(name, value)
+        else:
+            self._pending.append((name, value))
 
     def _push(self, name: str, values: Iterable[Any]) -> None:
         self._pending += [(name, value) for value in values]
