@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from ipygpumem.core.data_classes import dataclass
@@ -156,6 +156,16 @@ class ActiveRecording:
     def running(self) -> bool:
         """Whether this package has started a recording that is still running."""
         return self._history is not None
+
+    def has_options(self, options: RecordingOptions) -> bool:
+        """Return whether the running recording has these options, except for the number of events."""
+        history = self._history
+        return history is not None and replace(history.options, max_entries=options.max_entries) == options
+
+    @property
+    def max_entries(self) -> int:
+        """Largest number of events that the running recording keeps, or 0."""
+        return 0 if self._history is None else self._history.options.max_entries
 
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         with self._lock:

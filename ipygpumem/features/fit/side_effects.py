@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _DEPTH = 3
-_TEE = type(itertools.tee(())[0])
+_TEE: type = type(itertools.tee(())[0])
 _CALLING = type(iter(int, 1))
-_INDEXED = tuple(type(iter(values)) for values in ([], (), range(0), range(1 << 80), "", "\u20ac", b"", bytearray()))
+_SEQUENCES: tuple[Any, ...] = ([], (), range(0), range(1 << 80), "", "\u20ac", b"", bytearray())
+_INDEXED = tuple(type(iter(values)) for values in _SEQUENCES)
 """Types of iterators whose state is the index of their next item."""
 
 
@@ -194,7 +195,7 @@ class SideEffects:
     def watch(self, iterators: Iterable[tuple[str, Any]]) -> None:
         """Detect whether these iterators advance, if they are generators or were created by ``iter(function, end)``."""
         for _, iterator in iterators:
-            frame = attempt(lambda iterator=iterator: iterator.gi_frame)
+            frame = attempt(functools.partial(getattr, iterator, "gi_frame"))
             if frame is not None:
                 self._iterators[frame] = id(iterator)
             elif type(iterator) is _CALLING:

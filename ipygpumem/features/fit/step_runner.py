@@ -21,7 +21,7 @@ from ipygpumem.features.fit.advice.observer import StepObserver
 from ipygpumem.features.fit.axes import Size, size_name
 from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
 from ipygpumem.features.fit.step_code import StepCode, check_result
-from ipygpumem.measurement.allocation_history import recording_problem
+from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
 from ipygpumem.measurement.recorder import AllocationRecorder
 from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.snapshot import Snapshot
@@ -119,6 +119,7 @@ class StepRunner:
         self._runtime = runtime
         self._code = code
         self._collects = gc.isenabled()
+        self._shares_recording = False
         self._observer: StepObserver | None = None
         self._user_stats: dict[int, Any] = {}
         self._cycles = (0, "")
@@ -137,7 +138,8 @@ class StepRunner:
         problem = recording_problem()
         if problem:
             raise FitError(problem)
-        if allocator.is_recording():
+        self._shares_recording = self._runtime.active_recording.has_options(RecordingOptions())
+        if allocator.is_recording() and not self._shares_recording:
             raise FitError("allocation history is being recorded: stop this recording before running fit")
         torch.cuda.synchronize()  # creates the context
         collect_garbage()  # otherwise, the first run would free unreachable objects of the program and count them
@@ -207,9 +209,10 @@ class StepRunner:
         info = recorder.save(None, sources=self._code.sources, numbers=self._code.numbers)
         if recorder.snapshot is None or info.error:
             raise FitError(f"recording allocations at size {size_name(size)} failed: {info.error}")
-        limit = recorder.history.options.max_entries
-        if info.dropped:
-            raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step")
+        if info.dropped or (info.dropped is None and self._shares_recording):
+            limit = self._runtime.active_recording.max_entries
+            other = ", or turn oom_snapshot or the other recording off" if self._shares_recording else ""
+            raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step{other}")
         return Snapshot.load(recorder.snapshot)
 
     def release(self, saved: SavedState) -> None:
@@ -222,7 +225,8 @@ class StepRunner:
 
         Return sentences for the user about reference cycles that the step leaves.
         """
-        self._runtime.active_recording.close()
+        if not self._shares_recording:
+            self._runtime.active_recording.close()
         if self._observer is not None:
             self._observer.close()
         if self._collects:

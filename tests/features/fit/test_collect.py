@@ -17,6 +17,9 @@ from ipygpumem.core.units import MIB
 from ipygpumem.features.fit.axes import SizeAxis
 from ipygpumem.features.fit.collect import _largest
 from ipygpumem.features.fit.ranks import RankCommunicator
+from ipygpumem.measurement.allocation_history import RecordingOptions
+from ipygpumem.measurement.recorder import AllocationRecorder
+from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 from snapshot.scaling.recorder import Recorder, line
@@ -480,3 +483,36 @@ def test_ranks(allocations, monkeypatch, answers, refusal, runs):
     if not refusal:
         assert result.largest == result.recommended == 100
         assert max(probe.size for probe in result.probes) == (101,)
+
+
+def test_beside_a_recording_of_this_package(allocations):
+    """A recording, such as that of oom_snapshot, is used by fit, and contains its events and all earlier ones."""
+
+    def step(batch):
+        model(torch.randn(batch, 8)).sum().backward()
+
+    model = torch.nn.Linear(8, 8)
+    alone = ipygpumem.fit(step, range(1, 65))
+    recorder = AllocationRecorder(current(), RecordingOptions(max_entries=1000))
+    recorder.start()
+    before = torch.ones(1234)
+    result = ipygpumem.fit(step, range(1, 65))
+    assert not result.refusal
+    added = result.probes[0].allocated - alone.probes[0].allocated
+    assert added >= before.nbytes
+    assert result.predict(64) - alone.predict(64) == added
+    assert not result.error
+    recorder.keep_snapshot = True
+    assert not recorder.save(None, sources={}, numbers={}).error
+    sizes = [event["size"] for event in recorder.snapshot["device_traces"][0]]
+    assert before.nbytes in sizes
+    recorder.stop()
+    for options, reason in (
+        (RecordingOptions("all"), "allocation history is being recorded: stop this recording before running fit"),
+        (RecordingOptions(max_entries=9), "the step causes more than 9 allocator events: use a shorter step, or turn"),
+    ):
+        recorder = AllocationRecorder(current(), options)
+        recorder.start()
+        assert reason in ipygpumem.fit(step, range(1, 65)).refusal
+        assert current().active_recording.running
+        recorder.stop()
