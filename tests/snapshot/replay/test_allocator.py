@@ -140,6 +140,16 @@ def test_garbage_collection_frees_the_oldest_blocks():
     assert (freed, allocator.retries, allocator.reserved) == ([24 * MIB], 0, 84 * MIB)
 
 
+def test_free_block_before_unmapped_memory_is_kept():
+    """PyTorch prefers a larger free block to one that can grow into the unmapped memory after it."""
+    allocator = make("expandable_segments:True")
+    (first, second) = allocate(allocator, 12 * MIB, 18 * MIB)
+    assert allocator.reserved == 40 * MIB
+    allocator.free(*first)
+    assert allocator.free_blocks(first[0]) == [(second[1] + 18 * MIB, 10 * MIB), (first[1], 12 * MIB)]
+    assert allocate(allocator, 8 * MIB) == [(first[0], first[1], 8 * MIB)]
+
+
 def test_expandable_segments_grow_and_shrink():
     allocator = make("expandable_segments:True")
     first, second = allocate(allocator, 30 * MIB, 15 * MIB)
