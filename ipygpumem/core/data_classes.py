@@ -1,9 +1,9 @@
 """A variant of `dataclasses.dataclass` whose classes share their generated methods.
 
 `dataclasses.dataclass` compiles up to six methods for each class, which need 15 KB for a class with six fields, and a
-notebook kernel with this package loads almost 90 of these classes. The classes of this variant need half as much. They
-behave in the same way and can be used with all functions of `dataclasses`. ``order`` and ``unsafe_hash`` are not
-supported.
+notebook kernel with this package loads almost 90 data classes. Classes created by this variant need half as much
+memory. They behave in the same way and can be used with all functions of `dataclasses`. The options ``order`` and
+``unsafe_hash`` are not supported.
 """
 
 from __future__ import annotations

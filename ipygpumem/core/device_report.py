@@ -92,7 +92,7 @@ class DeviceReport(Serializable):
 
     @property
     def process_wide(self) -> bool:
-        """Whether NVML lists this process in both readings, so that the values exclude other processes."""
+        """Whether both readings contain this process's memory usage, so that the values exclude other processes."""
         return self.before.process is not None and self.after.process is not None
 
     @property

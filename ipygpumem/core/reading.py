@@ -93,7 +93,7 @@ class DeviceReading(Serializable):
             before PyTorch 2.12.
         used: Memory in use on the device, including memory reserved by the driver.
         driver_reserved: Memory reserved by the driver.
-        process: Memory usage of this process according to NVML.
+        process: Memory usage of this process according to NVML; 0 if it has no CUDA context on the device.
         others: Total memory usage of other processes according to NVML.
         total: Total memory of the device.
         mode: ``process`` if the memory usage of this process is known and verified, ``device`` if only the memory usage

@@ -1,7 +1,7 @@
 """A lower bound on peak memory outside PyTorch, computed from samples of device memory usage.
 
 A sample is the memory in use on the whole device at one instant. PyTorch's reserved memory at that instant is unknown,
-because reading its counters would acquire the allocator's lock. An upper bound is therefore subtracted::
+because reading PyTorch's counters would acquire the allocator's lock. An upper bound on it is therefore subtracted::
 
     memory outside PyTorch >= used - driver reserved - upper bound on PyTorch reserved - other processes
 

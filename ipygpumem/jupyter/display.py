@@ -1,8 +1,9 @@
 """Methods that display results in an IPython shell: as text in a terminal and as HTML in a notebook.
 
-The tracker of ``clear_output(wait=True)`` handles output that is cleared when the next output arrives. Code that draws
-a live plot ends each iteration with this call, so any further output would clear the final plot. If the call is pending
-at the end of a cell, the extension does not show the report, which is available as `ipygpumem.last`.
+`ClearOutputTracker` tracks calls to ``clear_output(wait=True)``, which clears a cell's output when the next output
+arrives. Code that draws a live plot often makes this call at the end of each iteration, so any further output would
+clear the final plot. If a call is pending at the end of a cell, the extension does not show the report, which is
+available as `ipygpumem.last`.
 """
 
 from __future__ import annotations
@@ -171,9 +172,9 @@ class ClearOutputTracker:
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a cell's call of ``clear_output(wait=True)`` is still pending after the cell's ``result``.
+        """Return whether a call to ``clear_output(wait=True)`` by a finished cell is still pending.
 
-        `waiting` is set to False.
+        ``result`` is the result of the cell, whose display would end the wait. `waiting` is set to False.
         """
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()

@@ -37,7 +37,7 @@ class BackwardPass:
 
     Attributes:
         begin, end: Positions in the sequence of allocation events.
-        stack: File name and line number of each caller of ``backward``, innermost first.
+        stack: File name and line number of each frame on the stack of the call to ``backward``, innermost first.
     """
 
     begin: EventPosition

@@ -1,7 +1,7 @@
 """Host memory and loaded shared libraries of this process; names, users and command lines of other processes.
 
-In a container, NVML may report PIDs of the host's PID namespace. A process is therefore looked up only if its PID
-certainly refers to the same process in both namespaces.
+In a container, NVML may report PIDs of the host's PID namespace. A process is therefore looked up only if it is certain
+that its PID refers to the same process in the PID namespace of this process.
 
 psutil is imported on first use because the shell commands for snapshots require only numpy.
 """

@@ -86,7 +86,10 @@ def devices_in_use() -> list[int]:
 
 
 def is_capturing(torch: Any) -> bool:
-    """Return whether a CUDA graph is being captured. A call that synchronizes the device would end the capture."""
+    """Return whether the current stream is being captured into a CUDA graph, or True if CUDA calls fail.
+
+    A call that synchronizes the device would invalidate the capture.
+    """
     try:
         return bool(torch.cuda.is_current_stream_capturing())
     except Exception:  # after a failed kernel, every CUDA call fails

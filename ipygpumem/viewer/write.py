@@ -173,7 +173,7 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a temporary page, which another process deletes later, and open it in a browser.
+    """Write a temporary page and open it in a browser. Ten minutes later, another process deletes an opened page.
 
     Return the path of the page, and whether a browser was found. Raises `OptionError` if the page cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Data classes for waterfall charts from the memory shown by nvidia-smi to ``torch.cuda.memory_allocated()``.
+"""Data classes for waterfall charts that lead from nvidia-smi's value to ``torch.cuda.memory_allocated()``.
 
 The parts between two totals add up exactly to their difference. Memory that is counted twice is a negative part. This
 module also computes the cached memory that ``torch.cuda.empty_cache()`` would release.

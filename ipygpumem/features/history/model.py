@@ -1,4 +1,4 @@
-"""Reports as rows, one per device, for tables, plots, exports, comparisons and notebook metadata (core/FORMAT.md)."""
+"""Rows of reports, one per device, for tables, plots, exports, comparisons and notebook metadata (core/FORMAT.md)."""
 
 from __future__ import annotations
 

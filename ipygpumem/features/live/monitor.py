@@ -1,8 +1,8 @@
 """Threads that read memory usage a few times per second, for the display below a running cell and ``%gpumem monitor``.
 
-Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so they are read only while a display is
-visible. NVML's process list is protected by a system-wide lock, so it is read only after memory outside PyTorch has
-changed. The data of the monitor contains the last hour and the cells that ran in that time.
+Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so the counters are read only while a
+display is visible. NVML's process list is protected by a system-wide lock, so the list is read only after memory
+outside PyTorch has changed. The monitor shows the readings of the last hour and the cells that ran in that time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The widget of the memory monitor. Visible pages send messages, because a kernel is not notified when they close."""
+"""The widget of the memory monitor. Visible pages send messages, because a kernel is not notified if a page closes."""
 
 from __future__ import annotations
 
