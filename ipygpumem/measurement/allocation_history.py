@@ -1,8 +1,8 @@
 """Recording of PyTorch's allocation history for one or more cells.
 
 PyTorch supports one recording per process, whose options cannot be queried. If the program has already started a
-recording, this package uses it and does not stop it. If the program starts its own later, this package's recording
-ends.
+recording, this package uses that recording and does not stop it. If the program starts a recording later, the recording
+of this package ends.
 
 PyTorch assigns the stack of the allocation to an event that frees memory, unless it records the stacks of frees.
 """
