@@ -23,13 +23,13 @@ class Curve:
 
     Attributes:
         device: Device index.
-        counter: Kind of memory usage: ``"requested"``, ``"allocated"`` or ``"reserved"``.
+        what: Kind of memory usage: ``"requested"``, ``"allocated"`` or ``"reserved"``.
         times: Timestamps of the events in microseconds since the Unix epoch, without a value for the first row.
         bytes: Memory usage in bytes.
     """
 
     device: int
-    counter: str
+    what: str
     times: Ints
     bytes: Ints
 
@@ -62,7 +62,7 @@ class Curve:
     def to_dict(self) -> dict[str, Any]:
         """Return the curve as JSON-serializable data."""
         columns = {name: getattr(self, name).tolist() for name in ("event", "time_us", "bytes")}
-        return {"device": self.device, "counter": self.counter, **columns}
+        return {"device": self.device, "what": self.what, **columns}
 
 
 class Timeline:
