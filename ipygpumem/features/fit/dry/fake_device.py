@@ -19,7 +19,7 @@ from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
 from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError, grouped_copies, refused_access
-from ipygpumem.features.fit.dry.storage_log import CallStackRecorder, StorageLog, meta_view
+from ipygpumem.features.fit.dry.storage_log import CallStackRecorder, StorageLog, map_tensors, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ class FakeDevice:
 
     def _add_model(self) -> None:
         """Log the parameters and buffers of modules and the state of optimizers as existing allocations."""
-        torch = self._torch
         with self._mode:
             for tensor in self._objects.tensors:
                 if self._names.is_owned(tensor) and not _is_sparse(tensor):
@@ -107,7 +106,7 @@ class FakeDevice:
             for optimizer in self._objects.optimizers:
                 for values in optimizer.state.values():
                     for value in values.values() if isinstance(values, dict) else ():
-                        if torch.is_tensor(value):
+                        if self._torch.is_tensor(value):
                             self._copy(value)
 
     def label_tensors(self) -> None:
@@ -224,7 +223,9 @@ class FakeDevice:
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation on fake copies of its arguments, and log the storages of its results."""
         if function not in self._lifts:
-            args, kwargs = self._tree.tree_map(self._copy, (args, kwargs))
+            if function is self._torch.ops.prim.device.default and isinstance(args[0], self._fake.FakeTensor):
+                return args[0].fake_device  # the most frequent operation
+            args, kwargs = map_tensors(self._torch, self._copy, (args, kwargs))
         backward = self._torch._C._current_graph_task_id() >= 0
         if self._in_backward and not backward:
             self.label_tensors()  # before the step deletes the gradients
@@ -250,7 +251,7 @@ class FakeDevice:
         return convolution_workspace(self._torch, *args) if function is self._aten.convolution_backward.default else 0
 
     def _new_storages(self, result: Any) -> Iterator[Any]:
-        for leaf in self._tree.tree_leaves(result):
+        for leaf in (result,) if isinstance(result, self._torch.Tensor) else self._tree.tree_leaves(result):
             if isinstance(leaf, self._torch.Tensor):
                 _refuse_sparse(leaf)
             if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf) and leaf.layout is self._torch.strided:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ipygpumem.core.introspection import attempt
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 _PACKAGE = str(Path(__file__).parents[2])
+_ATOMIC = {bool, int, float, str, type(None)}
 _MAX_FRAMES = 200
 _GRAD_SCALER = str(Path("torch", "amp", "grad_scaler.py"))
 _OPTIMIZERS = str(Path("torch", "optim"))
@@ -86,6 +87,18 @@ def meta_view(torch: Any, tensor: Any) -> Any:
     """Return a tensor on the meta device with the storage, shape and strides of a fake tensor."""
     view = torch.empty(0, dtype=tensor.dtype, device="meta")
     return view.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def map_tensors(torch: Any, function: Callable[[Any], Any], values: Any) -> Any:
+    """Call a function with the tensors in nested containers. This is faster than ``tree_map`` of PyTorch."""
+    kind = type(values)
+    if kind is tuple or kind is list:
+        return kind([map_tensors(torch, function, value) for value in values])
+    if kind is dict:
+        return {key: map_tensors(torch, function, value) for key, value in values.items()}
+    if kind in _ATOMIC:
+        return values
+    return function(values) if isinstance(values, torch.Tensor) else torch.utils._pytree.tree_map(function, values)
 
 
 class CallStackRecorder:
