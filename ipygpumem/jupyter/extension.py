@@ -113,7 +113,7 @@ class _Extension:
         try:
             magics.devices = magics.devices  # validate again, because PyTorch now knows which devices exist
         except TraitError as error:
-            self._faults.append(f"all devices are monitored, because GPUMem.devices is invalid: {error}")
+            self._faults.append(f"all devices are monitored because GPUMem.devices is invalid: {error}")
             magics.devices = None
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:

@@ -78,7 +78,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         """Replace each ``{name}`` in a path with the value of the variable ``name``.
 
         Raises:
-            OptionError: A name cannot be expanded, or the path contains the unsupported form ``$name``.
+            OptionError: A name cannot be expanded, or the path contains ``$name`` for a variable ``name``.
         """
         return expand_path(self.shell, text)
 

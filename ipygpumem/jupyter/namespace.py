@@ -32,7 +32,7 @@ def expand_path(shell: Any, text: str) -> str:
 
     ``{host}`` expands to the host name and ``{time}`` to the current time. If there is no variable ``rank``, then
     ``{rank}`` expands to the rank of this process or engine.
-    Raises `OptionError` if a name cannot be expanded, or the path contains the unsupported form ``$name``.
+    Raises `OptionError` if a name cannot be expanded, or if the path contains ``$name`` for a variable ``name``.
     """
     for name in re.findall(r"\$([A-Za-z_]\w*)", text):
         if name in shell.user_ns:

@@ -40,7 +40,7 @@ class DeviceMonitor:
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_started(self, callback: Callable[[], None]) -> None:
-        """Call a function as soon as CUDA is initialized, or immediately if CUDA is already initialized."""
+        """Call a function when `find_devices` finds the devices, or immediately if CUDA is already initialized."""
         if self.find_devices() is not None:
             callback()
         else:

@@ -71,7 +71,7 @@ def _delete_latest(shell: Any, name: str) -> None:
 
 
 def check_names(shell: Any, names: Iterable[str]) -> None:
-    """Raise `OptionError` if a variable does not exist or is reserved by Python or IPython."""
+    """Raise `OptionError` if a name is not that of a variable, or is reserved by Python or IPython."""
     for name in names:
         if not name.isidentifier():
             raise OptionError(f"{name!r} is not a variable name; to delete an item or attribute, use `del`")

@@ -144,7 +144,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata of a report's notebook output. Devices with small changes are omitted to limit the size."""
+    """Return the metadata of a report's notebook output. If it is too large, devices with small changes are omitted."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {

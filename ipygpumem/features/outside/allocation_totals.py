@@ -55,7 +55,7 @@ class AllocationOwner(NamedTuple):
 
     @property
     def outside(self) -> bool:
-        """Whether the owner's memory is device memory outside PyTorch's allocator."""
+        """Whether the owner's memory is device memory outside PyTorch's allocator, except ``__device__`` variables."""
         return self.memory in {"device", "array"} and self.library != ALLOCATOR
 
 
@@ -191,7 +191,10 @@ class LiveAllocations:
                     interval.move_free(owners[before], owners[after], nbytes)
 
     def _find_owners(self, table: NDArray[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-        """Return the owner of each record, and corrections ``(time, old owner, new owner, bytes)`` of earlier frees."""
+        """Return the owner number of each record, and corrections of earlier frees.
+
+        A correction is a tuple ``(time, old owner number, new owner number, bytes)``.
+        """
         live, replaced, unmatched = self._live, self._replaced, self._unmatched_frees
         owners, late = table[:, OWNER].tolist(), []
         columns = [table[:, column].tolist() for column in (TIME, ALLOCATES, ADDRESS, BYTES)]
