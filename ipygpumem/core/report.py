@@ -151,10 +151,10 @@ class Report(Serializable):
     def from_dict(cls, data: Any) -> Report:
         """Build a report from the output of `to_dict`. Derived values are recomputed from the readings.
 
-        If the data has a later schema version, unknown keys and invalid optional values are ignored.
+        Unknown keys are ignored and, if the data has a later schema version, also invalid optional values.
 
         Raises:
-            ReportError: The data is not a report.
+            ReportError: The data is not a valid report.
         """
         schema = check_schema(mapping(data, ""))
         try:

@@ -195,7 +195,7 @@ class ClearOutputTracker:
                     self._track(owner, name)
 
     def _track(self, owner: Any, name: str) -> None:
-        """Wrap an output method so that its next call resets `waiting` and restores the method."""
+        """Wrap an output method. Its next call, unless it updates a display, resets `waiting` and the method."""
         method = getattr(owner, name)
 
         def tracked(*arguments: Any, **options: Any) -> Any:

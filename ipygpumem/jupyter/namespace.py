@@ -51,7 +51,7 @@ def expand_path(shell: Any, text: str) -> str:
 
 
 def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement into ``(body, last)``, where ``last`` is the final expression or None.
+    """Compile a statement into code objects ``(body, last)``. ``last`` is None if there is no final expression.
 
     Raises ``UsageError`` if the statement is invalid or contains ``await``.
     """

@@ -64,7 +64,7 @@ class PeriodicThread:
             self._next, self._idle_since = None, time.monotonic()
 
     def close(self) -> None:
-        """End the thread and wait for it."""
+        """End the thread, and wait up to two seconds for its end."""
         if os.getpid() != self._pid:
             return
         with self._lock:

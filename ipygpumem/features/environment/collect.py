@@ -94,7 +94,7 @@ def _accuracy(problem: str | None, source: str) -> tuple[str, str]:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return the reason why NVML is unavailable or None, the driver version, and the devices as in `Environment`."""
+    """Return the attributes ``nvml``, ``driver`` and ``devices`` of an `Environment`."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())

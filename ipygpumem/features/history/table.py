@@ -51,7 +51,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
     """Return the rows of the devices with these names, or all rows if no names are given.
 
     Raises:
-        OptionError: There are no measurements on a device.
+        OptionError: There are no measurements on one of the named devices.
     """
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing_names = [name for name in names if name not in available]
