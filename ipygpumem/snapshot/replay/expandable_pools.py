@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class ExpandablePools:
     """Pools of the allocations and events of a recording with expandable segments.
 
+    Indices of pools refer to ``SnapshotData.pools``.
+
     Attributes:
         allocation_pools: Index of the pool of each allocation; -1 if it is unknown.
         event_pools: Index of the pool of each event; -1 if it is unknown. Events that map or unmap memory of an unknown
@@ -145,7 +147,7 @@ def default_pool(pools: Sequence[tuple[int, int]]) -> int:
 
 
 def _overlaps(begin: Ints, end: Ints, rows: Ints, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the interval of each row overlaps an interval in ``mask``, whose intervals are disjoint."""
+    """Return whether the interval of each row overlaps one of the disjoint intervals that ``mask`` selects."""
     order = np.flatnonzero(mask)[np.argsort(begin[mask], kind="stable")]
     place = np.searchsorted(begin[order], end[rows], side="right") - 1
     return (place >= 0) & (np.append(end[order], -1)[place] >= begin[rows])

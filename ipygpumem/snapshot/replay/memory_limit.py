@@ -38,7 +38,8 @@ def parse_capacity(capacity: int | str) -> int:
 def default_device(snapshot: SnapshotData) -> int:
     """Return the index of the device to which a comparison of settings refers by default.
 
-    This is the device with the highest peak among those on which a request failed or, if none failed, among all.
+    This is the device with the highest peak among the devices on which a request failed or, if none failed, among all
+    devices.
     """
     failed_timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
     return max(
@@ -104,9 +105,10 @@ def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings:
 
 
 def is_retry(recording: Recording, event: int, request: int) -> bool:
-    """Return whether segments were freed from ``event`` on for a request, not by ``torch.cuda.empty_cache``.
+    """Return whether the allocator, not ``torch.cuda.empty_cache``, freed segments to serve a request.
 
-    ``request`` is the event that follows, in which the request was served or failed.
+    ``event`` is the first event in which a segment was freed, and ``request`` the following event, in which the request
+    was served or failed.
     """
     trace, limit = recording.trace, recording.program_limit
     if request == len(trace) or trace.stack[event] != trace.stack[request]:  # PyTorch uses the stack of the request
@@ -162,10 +164,11 @@ def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) 
 
 
 def limit_of_retries(recording: Recording) -> int | None:
-    """Return an upper bound in bytes on the limit of reserved memory if no request failed; None if it is unknown.
+    """Infer an upper bound in bytes on the limit of reserved memory from retries; None if there is no such bound.
 
-    The limit was too low for each new segment before which cached segments were freed, unless the program may have
-    freed them with ``torch.cuda.empty_cache``.
+    To be used only if no request failed. In a retry, PyTorch frees cached segments because a new segment would exceed
+    the limit. The limit was therefore less than the reserved memory before the retry plus the size of the segment.
+    Retries that cannot be distinguished from calls to ``torch.cuda.empty_cache`` are ignored.
     """
     trace, reserved = recording.trace, recording.timeline.reserved
     if recording.settings.collection_threshold or reserved is None:  # segments were freed before the limit was reached

@@ -60,9 +60,10 @@ def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
 
 
 def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
-    """Return ``trace.size`` with the size of each out-of-memory error replaced by the smallest size rounded to it.
+    """Return ``trace.size`` with the smallest possible requested size of each out-of-memory error.
 
-    ``settings`` are the settings of the recording, which determine the rounding.
+    A file contains only the rounded sizes of these requests. ``settings``, those of the recording, determine the
+    rounding.
     """
     if max(settings.divisions) <= 1:
         return trace.size
@@ -116,7 +117,7 @@ def after_completed_frees(trace: Trace, first: int, event: int) -> int:
 
 
 def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
-    """Return rows, request events and ends of the allocations whose free was completed only after other streams."""
+    """Return the rows of the allocations whose free waited for another stream, the free requests, and the ends."""
     allocations, requested = recording.allocations, recording.allocations.free_requested
     rows = np.flatnonzero((requested < len(recording.trace)) & (allocations.end != requested + 1))
     return rows, requested[rows], allocations.end[rows]
@@ -135,7 +136,7 @@ def largest_sizes(sizes: Ints, uncertain: Ints) -> Ints:
     """Return the largest possible sizes of all blocks in bytes.
 
     Args:
-        sizes: Sizes for which replays assume that nothing was added to the blocks in ``uncertain``.
+        sizes: Sizes of the blocks in bytes; the lowest possible sizes of the blocks in ``uncertain``.
         uncertain: Indices of blocks, as in `ReplayRun.uncertain_rows`.
     """
     result = sizes.copy()

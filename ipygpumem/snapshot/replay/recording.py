@@ -53,9 +53,9 @@ class ReleasedSegments:
 
     Attributes:
         first: Event in which the first segment was freed.
-        count: Number of events.
+        count: Number of events in which segments were freed.
         request: Next event, or the event in which the allocator served the request for which it freed the segments.
-        retry: Whether the allocator freed them in order to serve a request. Otherwise, the program called
+        retry: Whether the allocator freed the segments in order to serve a request. Otherwise, the program called
             ``torch.cuda.empty_cache``.
         private: Indices of the private pools to which segments belonged. The recording shows which private
             pools had segments freed, but not which private pools were no longer in use.
@@ -92,8 +92,8 @@ class Recording:
             None if no request failed and no cached segments were freed in order to serve a request.
         by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
         last_failed: Event of the last out-of-memory error; None if there is none.
-        problem: Reason why the recording cannot be replayed; empty if it can be. Otherwise, only the attributes that
-            describe the device and its file are set.
+        problem: Reason why the recording cannot be replayed; empty if it can be. If there is a reason, only the
+            attributes that describe the device and the file are set.
         work_limit: Limit on the work of replays.
     """
 
@@ -254,7 +254,7 @@ class Recording:
 
     @cached_property
     def has_private_pools(self) -> bool:
-        """Whether any pool is a private one."""
+        """Whether any pool is private."""
         return any(pool.private for pool in self.pools)
 
     @cached_property

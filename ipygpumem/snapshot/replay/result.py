@@ -52,13 +52,13 @@ class Replay:
             ``"approximate"``.
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
-        allocated_peak: Maximum of the total size of the blocks in use, including that of each request in ``served``; a
-            lower bound if `allocated_range` is a range.
+        allocated_peak: Maximum of the total size of the blocks in use, including the block of each request in
+            ``served``; a lower bound if `allocated_range` is a range.
         failure: Request at which the replay ended: it fails with these settings but succeeded in the recording. If
             there is none, the last recorded out-of-memory error, provided that it also occurs in the replay; otherwise
             None. Earlier recorded errors are not considered, because the program continued after them.
-        served: Events of recorded out-of-memory errors that would not have occurred. The memory of these requests is
-            in use only at this event.
+        served: Events of recorded out-of-memory errors that would not have occurred. The memory of each of these
+            requests is in use only at its event.
         retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
             in `torch.cuda.memory_stats`. None if a recording does not determine the number of its own retries.
         retries_reason: Reason why ``retries`` is None; otherwise empty.
@@ -103,8 +103,8 @@ class Replay:
         """Lowest and highest peak of reserved memory for several possible addresses.
 
         These are increasing and decreasing addresses of new segments and, if memory was reserved before the recording
-        began, new addresses of its blocks without its other memory. Other addresses, which the driver can choose, may
-        lead to other peaks.
+        began, new addresses of the blocks in this memory, without its free memory. Other addresses, which the driver
+        can choose, may lead to other peaks.
         """
         if self.grade == "exact":
             return self.reserved_peak, self.reserved_peak
@@ -160,14 +160,14 @@ class Replay:
     def fits(self, capacity: int | str) -> bool | None:
         """Return whether all requests are served within ``capacity``, in bytes or as a string such as ``"24 GiB"``.
 
-        None if the answer depends on unknown addresses, on memory that was reserved before the recording began, or on
-        the size of a failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of
-        addresses is replayed. The answer is an estimate if ``limit_reason`` is not empty.
+        The result is None if it depends on unknown addresses, on memory that was reserved before the recording began,
+        or on the size of a failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of
+        addresses is replayed. The result is an estimate if ``limit_reason`` is not empty.
         """
         return self.fits_with_limits(parse_size(capacity)).fits
 
     def fits_with_limits(self, capacity: int) -> LimitedReplays:
-        """Return the result of `fits`, its reason, and the limits, including ``capacity``, for which it is the same."""
+        """Return the result of `fits`, the reason if it is unknown, and the limits for which the result is the same."""
         if self.is_as_recorded(capacity):
             return LimitedReplays(fits=True, reason="", limits=range(self.reserved_peak, 1 << 62))
         result = replays_within(
@@ -210,9 +210,9 @@ class Replay:
     def state(self, event: int) -> AllocatorState:
         """Return the simulated segments and blocks right after an event, with the true sizes and pools.
 
-        In an exact replay of the recorded settings, segments change at their own events. Otherwise, segments that were
-        freed together are freed at the first event, and new segments appear with their block. The index of a pool that
-        was deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the request of a recorded
+        In an exact replay with the recorded settings, segments change at their own events. Otherwise, segments that
+        were freed together are freed at the first event, and new segments appear with their block. The index of a pool
+        deleted before the end of the recording is -1. A block whose ``row`` is -1 serves the request of a recorded
         out-of-memory error. After a failure that ended the replay, the state is constant.
 
         Raises `OptionError` if the device has no such event.

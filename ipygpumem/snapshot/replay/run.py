@@ -40,8 +40,8 @@ class FailedRequest:
         size: Rounded size of the request; the total size of these blocks if ``event`` is -1.
         segment: Size of the segment that would have been needed; the total size of these segments if ``event`` is -1.
         reserved: Size of all segments when the request failed.
-        allocated: Size of all blocks in use when the request failed. As ``free``, it is a bound if the sizes of some
-            blocks are: see `Replay.allocated_range`.
+        allocated: Size of all blocks in use when the request failed. This size and ``free`` are bounds if the sizes of
+            some blocks are uncertain: see `Replay.allocated_range`.
         free: Size of all free blocks when the request failed.
     """
 
@@ -66,13 +66,13 @@ class ReplayRun:
             none, the last recorded out-of-memory error if its request failed again; otherwise None.
         served: Address and size of the block of each recorded out-of-memory error whose request was served, by event.
             The block is freed right after this event, because it is unknown how the program would have used it.
-        unknown_retries: Number of requests in a replay of the recorded settings for which the recording does not show
+        unknown_retries: Number of requests in a replay with the recorded settings for which the recording does not show
             whether they were tried again.
         shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
             ``set_per_process_memory_fraction`` limits the memory.
         uncertain_rows: Allocations from before the recording whose blocks may be up to 1 MiB larger than in ``sizes``.
-        completed: For each allocation whose cross-stream free was completed earlier than in the recording, in order to
-            serve a request, the event of this request.
+        completed: Allocations whose cross-stream free was completed earlier than in the recording, in order to serve a
+            request, with the event of this request.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """

@@ -15,7 +15,7 @@ from ipygpumem.core.units import MIB, size
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 
 QUANTUM = 512
-"""Smallest size of a block in bytes. Sizes are rounded up to a multiple of it."""
+"""Smallest size of a block in bytes. Sizes are rounded up to multiples of this size."""
 SMALL = MIB
 """Largest rounded size in bytes of a request that the small pool serves."""
 _OWN_SEGMENT = 10 * MIB
@@ -120,7 +120,7 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the ``allocator_settings`` of a snapshot.
 
-        If the recorded ``PYTORCH_ALLOC_CONF`` contains a setting of a later version, it is ignored as a whole.
+        If the recorded ``PYTORCH_ALLOC_CONF`` contains a setting of a later version, the whole variable is ignored.
         """
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
         try:
@@ -196,7 +196,7 @@ class AllocatorSettings:
         return self
 
     def round(self, requested: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return requested sizes in bytes rounded as by the allocator."""
+        """Return the sizes to which the allocator rounds the requested sizes, in bytes."""
         rounded = np.maximum(-(-requested // QUANTUM), 1) * QUANTUM
         if max(self.divisions) <= 1:
             return rounded

@@ -1,4 +1,4 @@
-"""Comparison of a recording with replays under other settings."""
+"""Comparison of a recording with replays that use other settings."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class SettingsComparison:
         verification: Comparison of the recording with its replay.
         recorded: Recorded settings.
         alternatives: Other settings, from best to worst.
-        equivalent: Dict from settings that were not replayed, because every request is served as with other settings,
-            to these other settings: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
+        equivalent: Settings that were not replayed, each with settings under which every request is served in the same
+            way: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
-            that was available when the last request failed, or the limit that the program had set. They are equal if
-            the limit is known. None without a limit.
+            that was available when the last request failed, or the limit that the program had set. The bounds are
+            equal if the limit is known. None if there is no limit.
         capacity: Given capacity in bytes; None if there was none.
         blockers: Blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
@@ -125,9 +125,10 @@ class SettingsComparison:
 
     @property
     def missing(self) -> int:
-        """Number of bytes by which the limit would have to be raised for any settings to be sufficient.
+        """Number of bytes by which the limit would have to be raised so that some of the settings are sufficient.
 
-        If only bounds on the limit are known, the value refers to the lower bound. 0 if any settings may be sufficient.
+        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if some of the settings may
+        be sufficient within the limit.
         """
         items = (self.recorded, *self.alternatives)
         if self.limit is None or any(item.fits is not False for item in items):
@@ -157,7 +158,7 @@ def compare_settings(
     settings: Sequence[str] = (),
     capacity: int | str | None = None,
 ) -> SettingsComparison:
-    """Replay the recording of a device under several settings.
+    """Replay the recording of a device with several settings.
 
     Args:
         snapshot: Snapshot that contains the recording.

@@ -21,16 +21,16 @@ class SettingsResult:
     Attributes:
         settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.
         replay: Replay without a limit, or within `SettingsComparison.limit` if the settings require a limit.
-        peaks: For the recorded settings, the recorded peak of reserved memory, twice. For other settings,
-            ``reserved_range`` of the replay; for a long recording, only the peak of this replay if they save less than
-            5%.
+        peaks: Lowest and highest peak of reserved memory. For the recorded settings, both are the recorded peak. For
+            other settings, they are the ``reserved_range`` of the replay. If the recording is long and the settings
+            save less than 5%, both are the peak of the replay.
         fits: Whether all requests are served within the limit, that is, within each limit between the bounds of
             `SettingsComparison.limit`; None if it is unknown, or if there is no limit.
         fits_reason: Reason why it is unknown whether all requests are served, or why a positive result is an estimate;
             otherwise empty.
-        baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded one or, if the settings
-            require a limit and a capacity was given, the one within this capacity. None if the recorded settings do
-            not fit into it.
+        baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded peak or, if the settings
+            require a limit and a capacity was given, the peak within this capacity. None if a request fails within
+            this capacity with the recorded settings.
     """
 
     settings: str
@@ -60,8 +60,8 @@ class SettingsResult:
 def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | None, str]:
     """Return `SettingsResult.fits` and `SettingsResult.fits_reason` for bounds on the limit in bytes.
 
-    A replay serves all requests in the same way for each limit up to the next one at which a comparison with the limit
-    would have another result. Therefore, a few replays are sufficient for all limits between the bounds.
+    A replay serves all requests in the same way for each limit up to the next limit at which a comparison with the
+    limit would have another result. Therefore, a few replays are sufficient for all limits between the bounds.
     """
     if bounds is None:
         return None, "no limit is known"
@@ -87,8 +87,8 @@ def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | 
 def largest_insufficient_limit(recording: Recording, bounds: tuple[int, int]) -> int:
     """Return the largest limit between bounds, in bytes, within which the recorded settings may not be sufficient.
 
-    This is the upper bound if replays do not show a smaller one, or if the program may have freed cached segments that
-    the replays do not free.
+    The result is the upper bound if replays do not show that a smaller limit is sufficient, or if the program may have
+    freed cached segments that the replays do not free.
     """
     low, high = bounds
     if recording.has_uncertain_retries:

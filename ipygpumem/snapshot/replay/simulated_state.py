@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HIGHEST = 1 << 51
 """End of the simulated addresses."""
 UNKNOWN_TOTAL = 140 * GIB
-"""Memory of the device in bytes that is assumed if it is unknown, for the address ranges of expandable segments."""
+"""Memory of the device in bytes that is assumed if the file does not contain it (for address ranges)."""
 
 
 def add_initial_state(result: ReplayRun) -> None:
@@ -70,7 +70,7 @@ def add_initial_state(result: ReplayRun) -> None:
 
 
 def fits_initially(result: ReplayRun) -> bool:
-    """Return whether the segments from before the recording are within the limit, without cached ones if necessary."""
+    """Return whether the segments from before the recording are within the limit, after freeing unused segments."""
     allocator = result.allocator
     if allocator.exceeds_limit(allocator.reserved):
         allocator.release_cached(0)
@@ -157,10 +157,10 @@ def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
 
 
 def with_recorded_segments(state: AllocatorState, recording: Recording) -> AllocatorState:
-    """Return the state at a segment event of an exact replay of the recorded settings.
+    """Return ``state`` with its simulated segments replaced by those recorded right after its event.
 
-    The replay changes all segments of a request at once, but the verification has shown that their order is the
-    recorded one.
+    Used at segment events if the replay with the recorded settings is exact. The replay changes all segments of a
+    request at once, so the recorded segments show the order of the changes.
     """
     segments = recording.snapshot.history(state.device).at(state.event).segments.copy()
     simulated = state.segments

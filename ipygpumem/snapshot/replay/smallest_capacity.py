@@ -1,4 +1,4 @@
-"""Replays within limits of reserved memory, and search for the smallest limit under which a recording succeeds.
+"""Replays within limits of reserved memory, and search for the smallest limit within which all requests are served.
 
 The limits that are sufficient need not form one range: with a larger limit, cached segments are freed at other times,
 and the free blocks that remain may be less suitable.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SHARE = 1 / 16  # fraction of the work limit that a search may use
 STEP = 2 * MIB
-"""Accuracy of the search in bytes. The sizes of almost all segments are multiples of it."""
+"""Accuracy of the search in bytes. The sizes of almost all segments are multiples of this value."""
 
 
 class LimitedReplays(NamedTuple):
@@ -33,7 +33,7 @@ class LimitedReplays(NamedTuple):
 
     Attributes:
         fits: Whether all requests are served; None if it is unknown.
-        reason: Reason why it is unknown; otherwise empty.
+        reason: Reason why ``fits`` is None; otherwise empty.
         limits: Limits in bytes for which the result is the same.
     """
 
@@ -47,7 +47,7 @@ class SmallestCapacity(NamedTuple):
 
     Attributes:
         limit: Smallest limit that was found to be sufficient.
-        failing: Largest limit above it that was found to be insufficient; None if all tested limits were sufficient.
+        failing: Largest limit above ``limit`` that was found to be insufficient; None if no such limit was found.
     """
 
     limit: int
@@ -56,7 +56,7 @@ class SmallestCapacity(NamedTuple):
 
 def smallest_capacity(
     replay_within: Callable[..., ReplayRun],
-    known: list[int],
+    sufficient_limits: list[int],
     lowest: int,
     recorded: int | None,
     *,
@@ -67,16 +67,19 @@ def smallest_capacity(
 
     Args:
         replay_within: Replays the requests with ``limit=...`` in bytes and other options of `run`.
-        known: Limits that are known to be sufficient.
+        sufficient_limits: Limits that are known to be sufficient.
         lowest: Limit below which no limit is sufficient.
         recorded: Limit from which the requests are served at their recorded addresses; None if there is none.
-        probes: Number of smaller limits, and of larger ones, that are tested after the search by bisection. None
-            for a single test of ``estimate``.
+        probes: Number of smaller limits, and of larger limits, that are tested after the search by bisection. If it is
+            None, only an estimate is tested.
         work: Limit on the work of replays. When a share of it has been used, the search ends with an upper bound.
     """
 
     def sufficient(limit: int) -> int | None:
-        """Return the smallest limit for which the replay would be the same; None if a request fails."""
+        """Return a limit that is sufficient, or None if a request fails within ``limit``.
+
+        The result is the smallest limit whose replay is identical to that with ``limit``.
+        """
         if recorded is not None and limit >= recorded:
             return recorded
         if limit < lowest:
@@ -85,7 +88,7 @@ def smallest_capacity(
         return result.allocator.same_limits.start if result.failure is None else None
 
     # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
-    estimate = min([replay_within(limit=lowest, raises_limit=True).allocator.limit, *known])
+    estimate = min([replay_within(limit=lowest, raises_limit=True).allocator.limit, *sufficient_limits])
     with work.limited():
         least = work.left - _SHARE * work.seconds
         passing, failing = sufficient(estimate), lowest - 1
@@ -144,9 +147,9 @@ def replays_within(
 ) -> LimitedReplays:
     """Replay a recording within a limit of reserved memory in bytes, for each state that the recording admits.
 
-    If memory was reserved before the recording began, it is kept in one replay. In another one, its blocks in use are
-    allocated again, and its other memory is not reserved. With other settings, a failure of both is uncertain, as the
-    blocks may be in other places.
+    Memory that was reserved before the recording began is kept in one replay. In another replay, only the blocks in use
+    are allocated again, at new addresses. With other settings than the recorded ones, a failure is uncertain, because
+    the blocks may have other addresses.
 
     Args:
         recording: Recording whose requests are replayed.
@@ -155,7 +158,7 @@ def replays_within(
         lowest: Lower bound of the sufficient limits in bytes.
         recorded: Whether the settings are the recorded ones.
         by_fraction: As in `SimulatedAllocator`.
-        all_orders: Whether new segments get increasing addresses in one replay, and decreasing ones in another.
+        all_orders: Whether new segments get increasing addresses in one replay, and decreasing addresses in another.
     """
     limits = range(lowest) if limit < lowest else range(lowest, 1 << 62)
 

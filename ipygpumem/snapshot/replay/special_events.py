@@ -36,7 +36,10 @@ def repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None
 
 
 def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Callable[[int], None]:
-    """Return a function that completes frees before a retry, which waits for all streams. ``pools``: By allocation."""
+    """Return a function that completes pending frees before a retry, because a retry waits for all streams.
+
+    ``pools`` contains the pool index of each allocation.
+    """
     rows, requested, ends = pending_frees(result.recording)
 
     def complete(request: int) -> None:
@@ -52,7 +55,7 @@ def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Call
 def _release_again(
     result: ReplayRun, item: ReleasedSegments, operation: int, *, recorded: bool, is_counted: bool
 ) -> None:
-    """Free segments. ``is_counted``: Whether segments that were freed earlier for the same request were a retry."""
+    """Free cached segments again. ``is_counted``: Whether other segments were freed earlier for the same request."""
     recording, allocator = result.recording, result.allocator
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
@@ -156,7 +159,7 @@ def _completed_frees(result: ReplayRun, event: int) -> list[int]:
 
 
 def _fitted_before_retry(result: ReplayRun, pool: int, rounded: int, event: int) -> bool:
-    """Return whether a free block of sufficient size did not become free only while a request was tried again.
+    """Return whether a free block of sufficient size was already free before a request was tried again.
 
     A retry waits for cross-stream frees, but does not search the free blocks again.
     """

@@ -29,7 +29,7 @@ _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
 @dataclass(frozen=True, slots=True)
 class ReplayVerification:
-    """Comparison of a recording with its replay under the recorded settings.
+    """Comparison of a recording with its replay with the recorded settings.
 
     Attributes:
         recording: Recording that was replayed.
@@ -45,7 +45,7 @@ class ReplayVerification:
 
 
 def verify(recording: Recording) -> ReplayVerification:
-    """Replay a recording with its own settings, and compare the addresses, segments and reserved memory of both."""
+    """Replay a recording with the recorded settings, and compare addresses, segments and reserved memory."""
     result = run(recording, recording.settings, recorded=True)
     pools = (
         " in the default pool, but its pool is unknown" * recording.may_be_private(event) for event in result.served

@@ -15,7 +15,7 @@ STEPS_PER_SECOND = 10_000_000
 _SECONDS, _SECONDS_PER_ITEM = 15.0, 2e-4
 _SINGLE_REPLAY_SHARE = 1 / 8
 _MIN_SECONDS, _MAX_SLOWDOWN = 1.0, 2.0
-"""Time that is always allowed, and ratio of the further allowed time to the counted work.
+"""Time in seconds that is always allowed, and maximum ratio of additional time to the counted work.
 
 The hash of integers is predictable: a file can contain addresses with which each access to a dict takes a long time.
 This time is not counted.

@@ -36,7 +36,7 @@ class SuggestedChange(Serializable):
 
     Attributes:
         label: Label of the line of code, as in `Group`; empty if sizes are changed.
-        allocated_first: Whether the blocks are allocated before all others. Otherwise, they are freed before the failed
+        allocated_first: Whether the blocks are allocated before all other blocks. Otherwise, they are freed before the
             request.
         bytes: Total requested size of the blocks.
         count: Number of blocks.
@@ -74,10 +74,11 @@ def changes(
     """Return changes to the program that a replay confirms: an earlier allocation, an earlier free, and padding.
 
     With each change, a request that failed is served. For an allocation that led to the peak of reserved memory, each
-    change lowers the peak by at least 5%. Of several lines of code, the one with the smallest blocks is returned.
+    change lowers the peak by at least 5%. If a change helps for several lines of code, the line whose blocks have the
+    smallest total size is returned.
 
     Args:
-        recording: Recording that its replay reproduces.
+        recording: Recording that a replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
         rows_of: Labels of lines of code, each with the rows of its blocks in use, in the order in which to try them.
         failed: Whether the request failed.
@@ -172,7 +173,7 @@ def _allocated_first(recording: Recording, rows: Sequence[int]) -> NDArray[Any]:
 
 
 def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> NDArray[Any]:
-    """Return the requests, with the frees of some blocks moved to directly before a failed request."""
+    """Return the requests, with the frees of some blocks moved to directly before an event."""
     frees = ~np.asarray(rows)
     before, after = np.split(recording.operations, [np.searchsorted(recording.events, event)])
     return np.concatenate([before, frees, after[~is_in(after, frees)]])

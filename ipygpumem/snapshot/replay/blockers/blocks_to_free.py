@@ -1,4 +1,4 @@
-"""Search for the smallest set of blocks in use without which a request would have fit into the existing memory."""
+"""Search for the smallest set of blocks in use whose release would have made room for a request in existing memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _UNIT = 2 * MIB
 _MAX_UNITS = 1 << 16
 """Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
 _MAX_CHOICES = 1 << 28
-"""Largest product of this amount and the number of segments. It requires 1 s and 32 MiB."""
+"""Largest product of the amount of memory, in units, and the number of segments (a search of 1 s with 32 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(Serializable):
-    """Set of blocks in use without which, as a replay shows, a request would have fit into the existing memory.
+    """Set of blocks in use whose release, as a replay shows, would have made room for a request in existing memory.
 
     Usually, no set has a smaller total size. There may be a smaller set if a file has very many segments or pages of
     expandable segments, or if a replay serves the request at another address than the search assumes.
@@ -102,7 +102,7 @@ def smallest_set(
 def _unmapped(
     result: ReplayRun, segments: Sequence[SimulatedSegment], serving: int, rounded: int
 ) -> Iterator[BlocksToFree]:
-    """Yield sets of blocks in expandable segments without which enough memory can be unmapped for a request.
+    """Yield sets of blocks in expandable segments. If the blocks of a set were free, enough memory could be unmapped.
 
     The second set allows for one additional page, because the allocator may serve the request at another address.
     """
@@ -167,9 +167,10 @@ def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded
 
 
 def _whole_segments(result: ReplayRun, segments: Sequence[SimulatedSegment], needed: int) -> BlocksToFree | None:
-    """Return the blocks of the segments that together have ``needed`` bytes or more and the fewest bytes in use.
+    """Select segments of ``needed`` bytes or more in total with the fewest bytes in use, and return their blocks.
 
-    None if no segments are needed, if all are not enough, or if the search would take too long.
+    The result is None if no segments are needed, if all segments together are too small, or if the search would take
+    too long.
     """
     units = -(-needed // _UNIT)
     largest = min(_MAX_UNITS, sum(segment.size for segment in segments) // _UNIT, _MAX_CHOICES // max(len(segments), 1))

@@ -62,7 +62,7 @@ class BlockedRequestAnalysis(Serializable):
         partly_used: Free memory in partly used segments of the pool that serves the request.
         segments: Number of the segments to which ``partly_used`` refers.
         largest: Size of the largest free block in these segments.
-        uncertain: Maximum amount of this free memory that may have been in use, because blocks from before the
+        uncertain: Maximum amount of ``partly_used`` that may have been in use, because blocks from before the
             recording may be larger than in the replay.
         lines: Lines of code whose blocks are in these segments, ordered by ``exclusive_segments`` and then by ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
@@ -94,7 +94,7 @@ def analyze_blocked_request(
 
     Args:
         snapshot: Snapshot that contains the recording.
-        recording: Recording that its replay reproduces.
+        recording: Recording that a replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
         capacity: Limit of reserved memory in bytes within which the request fails; None for the memory that was
             available.

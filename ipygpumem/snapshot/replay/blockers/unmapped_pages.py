@@ -1,4 +1,4 @@
-"""Search for the smallest set of blocks without which expandable segments could map memory for a request.
+"""Search for the smallest set of blocks to free so that expandable segments can map memory for a request.
 
 Physical memory is mapped in pages of equal size. A page can be unmapped if all blocks that overlap it are freed; a
 block can overlap several pages. The smallest set is found by dynamic programming over the pages, ordered by address.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UNREACHABLE = 1 << 60
 _MAX_PAGES = 1 << 18
-"""Maximum number of pages: that of 512 GiB in pages of 2 MiB."""
+"""Maximum number of pages, which corresponds to 512 GiB in pages of 2 MiB."""
 _MAX_ENTRIES = 1 << 21
 """Maximum product of the number of pages and the amount of memory, in units. Tables of this size require 64 MiB."""
 
