@@ -155,7 +155,7 @@ class Snapshot(EventRangeQueries):
         return fragmentation(self, state, need, replayed=replayed)
 
     def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[OomAnalysis, ...]:
-        """Return the analyses of out-of-memory errors in the order of their events.
+        """Return analyses of the out-of-memory errors, ordered by device and event.
 
         Args:
             device: Device index; None for all devices.
@@ -213,7 +213,7 @@ class Snapshot(EventRangeQueries):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """Return a short text with the peak, its event and the lines of code that allocated the most memory in use."""
+        """Return a short text: the peak, its event, and the lines of code with the largest allocations at the peak."""
         from ipygpumem.snapshot.queries.overview import summary_text
 
         return summary_text(self, device)

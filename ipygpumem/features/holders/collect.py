@@ -256,13 +256,13 @@ class _BlockAssignment:
         return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> model.DeviceTotal:
-        held = sum(
+        held_bytes = sum(
             named_storage.info.amount for named_storage in self._storages if named_storage.location.device == device
         )
         if not device.startswith("cuda"):
-            return model.DeviceTotal(device, held)
+            return model.DeviceTotal(device, held_bytes)
         if self._after is None:
-            return self._total_without_blocks(device, held, baseline)
+            return self._total_without_blocks(device, held_bytes, baseline)
         blocks = [block for block in self._after.blocks if block.device == device]
         unassigned = [block for block in blocks if block[:2] not in self._assigned]
         earlier = (self._before or self._after).by_position
@@ -277,19 +277,19 @@ class _BlockAssignment:
             nbytes = sum(block.size for block in members) - (workspace if members is unreached else 0)
             parts.append(model.UnreachedMemory(label, nbytes, model.allocation_lines(members, self._label)))
         return model.DeviceTotal(
-            device, held, tuple(part for part in parts if part.amount), sum(b.size for b in blocks)
+            device, held_bytes, tuple(part for part in parts if part.amount), sum(b.size for b in blocks)
         )
 
-    def _total_without_blocks(self, device: str, held: int, baseline: Baseline | None) -> model.DeviceTotal:
+    def _total_without_blocks(self, device: str, held_bytes: int, baseline: Baseline | None) -> model.DeviceTotal:
         try:
             allocated = allocator.statistics(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # such as a pluggable allocator or a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
-            return model.DeviceTotal(device, held)
-        workspace = _workspace(baseline, device, allocated - held)
-        sizes = {_WORKSPACE: workspace, self._unreached_label: allocated - held - workspace}
+            return model.DeviceTotal(device, held_bytes)
+        workspace = _workspace(baseline, device, allocated - held_bytes)
+        sizes = {_WORKSPACE: workspace, self._unreached_label: allocated - held_bytes - workspace}
         unreached = tuple(model.UnreachedMemory(label, nbytes) for label, nbytes in sizes.items() if nbytes)
-        return model.DeviceTotal(device, held, unreached, allocated)
+        return model.DeviceTotal(device, held_bytes, unreached, allocated)
 
 
 def _workspace(baseline: Baseline | None, device: str, unreached: int) -> int:

@@ -102,9 +102,9 @@ class ListElements:
         objects: dict[int, Any],
     ) -> Iterator[NamedStorage]:
         container = self.containers[next(iter(elements))]
-        named, places = names.named[container_id], names.places([container_id])
+        object_name, places = names.named[container_id], names.places([container_id])
         other_names: tuple[str, ...] = ()
-        holder, (prefix, is_only_name) = named.holder, names.prefix(container_id)
+        holder, (prefix, is_only_name) = object_name.holder, names.prefix(container_id)
         is_short = bool(holder) and is_only_name and prefix is not None
         labels = {id(item): f"[{i}]" for i, item in enumerate(list(container))}
         descriptions = self._types.descriptions([tensor for tensor, _, _ in elements.values()])
@@ -113,14 +113,14 @@ class ListElements:
             if is_short:
                 name = f"{prefix}{label}"
             else:
-                objects[key], holder = tensor, named.holder or f"{named.label.text}{label}"
-                names.named[key] = ObjectName(container_id, ReferenceLabel(label), holder, named.place)
+                objects[key], holder = tensor, object_name.holder or f"{object_name.label.text}{label}"
+                names.named[key] = ObjectName(container_id, ReferenceLabel(label), holder, object_name.place)
                 name, other_names = names.storage_names([key])
             view = nbytes if nbytes is not None and nbytes < location.size else None
             rounded_size, address = location.rounded_size, location.address
             size_and_name = location.device, rounded_size, "plain", name, other_names, places
             info = new_storage(*size_and_name, False, text, "", view, True, address)
-            yield new_named_storage((location, info, holder, named.place, ()))
+            yield new_named_storage((location, info, holder, object_name.place, ()))
 
 
 @functools.cache

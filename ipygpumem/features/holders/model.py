@@ -157,7 +157,7 @@ class StorageBaseline:
 
     @classmethod
     def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """Create a baseline from weak references to storages and the allocated blocks, None if they are unknown."""
+        """Create a baseline from weak references to storages, by location, and from the allocated blocks if known."""
         storages: dict[tuple[str, int], frozenset[int]] = {}
         if blocks is not None:
             storages = dict.fromkeys(blocks.positions, _NO_IDS)

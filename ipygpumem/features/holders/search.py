@@ -172,11 +172,11 @@ class _HolderSearch:
             if role == "tensor" or (role == "storage" and getattr(obj, "_cdata", None) not in referenced_storages):
                 by_role.setdefault(str(role), []).append(obj)
         other_targets.add(by_role)
-        named = {storage.location for storage in result.storages}
+        named_locations = {storage.location for storage in result.storages}
         unsearched = other_targets.references.keys() - self.targets.references.keys()
         result = replace(result, complete=self.limit.complete, unsearched=unsearched)
         is_final = not result.complete or not unsearched
-        return result, is_final or share - unnamed_share(named | unsearched) <= _MAX_UNSEARCHED_SHARE
+        return result, is_final or share - unnamed_share(named_locations | unsearched) <= _MAX_UNSEARCHED_SHARE
 
     def _find_names(self, roots: list[SearchRoot], *, threads: bool) -> ObjectNames:
         targets = self.targets
@@ -291,8 +291,8 @@ class _HolderSearch:
         graph_holders: tuple[str, ...] = ()
         if first.graph:
             graph_holders = tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids))))
-        named: NamedStorage = new_named_storage((location, info, first.holder, first.place, graph_holders))
-        return named
+        named_storage: NamedStorage = new_named_storage((location, info, first.holder, first.place, graph_holders))
+        return named_storage
 
     def _preference(self, names: ObjectNames, object_id: int) -> tuple[Any, ...]:
         named = names.named[object_id]

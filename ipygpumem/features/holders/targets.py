@@ -120,19 +120,19 @@ class SearchTargets:
             self.elements.separate(object_id)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
-        types, wanted = self._types, []
+        types, wanted_locations = self._types, []
         for storage, location in types.storages(obj) if is_tensor else ((obj, x) for x in types.storage_locations(obj)):
             if self._is_wanted(location.device):
-                wanted.append(location)
+                wanted_locations.append(location)
                 if location not in self.references:
                     self.references[location] = self._types.weak_reference(storage) if self.keeps_addresses else None
-        wrapped = self._wrapped_tensors(obj) if is_tensor and not wanted else []
+        wrapped = self._wrapped_tensors(obj) if is_tensor and not wanted_locations else []
         if wrapped:
             self._without_memory[object_id] = obj  # added first, because it may wrap itself
             wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
-        if not (wanted or wrapped):
+        if not (wanted_locations or wrapped):
             return False
-        self.by_id[object_id] = SearchTarget(obj, wanted, is_tensor, wrapped)
+        self.by_id[object_id] = SearchTarget(obj, wanted_locations, is_tensor, wrapped)
         if wrapped:
             self._without_memory.pop(object_id, None)
         return True
@@ -202,8 +202,8 @@ class SearchTargets:
             attributes += slot_values(tensor, base)
         tensors = [(name, value) for name, value in attributes if self._types.role(type(value)) == "tensor"]
         names = flattened_names(type(tensor))
-        named = [value for name, value in tensors if type(name) is str and name in names]
-        return named or [value for _, value in tensors]
+        named_tensors = [value for name, value in tensors if type(name) is str and name in names]
+        return named_tensors or [value for _, value in tensors]
 
     def own_references(self) -> Counter[int]:
         """Return the number of references from this instance to each object, by id."""

@@ -77,8 +77,8 @@ class SearchLimit:
 class TrackedObjects:
     """Objects that may refer to tensors, and the references between them. They stay alive until `release` is called.
 
-    If ``stop_ids`` is None, all objects that Python tracks are read. Otherwise, `follow` does not read objects with
-    these ids and classes of libraries, because most objects are reachable from these.
+    If ``stop_ids`` is None, all objects that Python tracks are read. Otherwise, `follow` reads neither objects with
+    these ids nor classes of libraries, because most objects are reachable from them.
     ``take_tensors`` is called with each long list or tuple of tensors and its items, and returns the items to follow.
 
     Attributes:
@@ -214,12 +214,12 @@ class TrackedObjects:
         containers = self._untracked_containers(list(itertools.compress(parts, map(operator.not_, is_kept))))
         if containers:
             is_kept = list(map(operator.or_, is_kept, map(containers.__contains__, map(id, parts))))
-        kept = list(itertools.compress(parts, is_kept))
+        kept_objects = list(itertools.compress(parts, is_kept))
         lengths = np.fromiter(map(len, referents), np.int64, len(referents))
         parents = np.repeat(np.arange(indexes.start, indexes.stop, dtype=np.int32), lengths)
-        ids = np.fromiter(map(id, kept), np.int64, len(kept))
+        ids = np.fromiter(map(id, kept_objects), np.int64, len(kept_objects))
         self._columns.append((ids, parents[np.array(is_kept, np.bool_)]))
-        self._add(kept if self._finds_tracked else list(containers.values()))
+        self._add(kept_objects if self._finds_tracked else list(containers.values()))
 
     def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
         """Return, by id, the containers in a list of untracked objects from which tensors may be reachable."""

@@ -150,11 +150,11 @@ class _LineEvents:
                 for name in root
             ]
             during = during[in_backward_thread]
-            before = self._event_set[during]
+            sets_before = self._event_set[during]
             line_sets = list(self._sets)
-            for number in np.unique(before).tolist():
+            for number in np.unique(sets_before).tolist():
                 extended = self._sets[tuple(sorted({*line_sets[number], *waiting}))]
-                self._event_set[during[before == number]] = extended
+                self._event_set[during[sets_before == number]] = extended
 
     def add_graphs(self, calls: Sequence[GraphCall], places: recording_analysis.EventLookup) -> None:
         """Attribute the events of compiled code to the lines of the user's code from which this code was compiled."""

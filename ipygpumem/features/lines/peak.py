@@ -39,8 +39,10 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite
 
 def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[AllocationSite, ...], AllocationSite]:
     """Return a tuple of the first ``limit`` lines and the total of all other lines."""
-    other = lines[limit:]
-    total = AllocationSite("other lines", sum(line.amount for line in other), sum(line.blocks for line in other))
+    other_lines = lines[limit:]
+    total = AllocationSite(
+        "other lines", sum(line.amount for line in other_lines), sum(line.blocks for line in other_lines)
+    )
     return tuple(lines[:limit]), total
 
 

@@ -98,8 +98,8 @@ def _module_rows(allocations: AttributedAllocations, at_peak: Mask) -> Iterator[
         rows = allocations.of_kind(kind)
         when_largest = allocations.alive(allocations.highest(rows)[0])
         columns[column] = _with_submodules(modules, allocations.by_module(rows & when_largest))
-    own = allocations.by_module(at_peak)
-    peak = _with_submodules(modules, own)
+    own_peak = allocations.by_module(at_peak)
+    peak = _with_submodules(modules, own_peak)
     temporary = allocations.of_kind("forward, temporary", "recomputed")
     counts = _with_submodules(modules, [1] * len(modules))
     unknown: set[int] = set()  # modules in compiled code whose memory usage is unknown
@@ -118,7 +118,7 @@ def _module_rows(allocations: AttributedAllocations, at_peak: Mask) -> Iterator[
             **{column: sizes[index] for column, sizes in columns.items()},
             temporary=allocations.highest(temporary & inside)[1],
             peak=peak[index],
-            own=own[index],
+            own=own_peak[index],
             note=_note(module, allocations.recomputed[index], unknown=index in unknown),
         )
         inside_unknown = module.parent in unknown and module.compiled == "inside"
@@ -212,10 +212,10 @@ def _calls(
         outputs = numbers(last)
         inside = (requests.start >= begin) & (requests.start < end) & (requests.end >= end)
         inside[outputs] = False
-        freed = requests.end[inside & (requests.end >= backward) & (requests.end < len(requests.operations))]
-        if len(freed):
+        frees = requests.end[inside & (requests.end >= backward) & (requests.end < len(requests.operations))]
+        if len(frees):
             autocast = bool(converted[inside].any())
-            first_use = _operation_before(requests.operations, backward, int(freed.min()))
+            first_use = _operation_before(requests.operations, backward, int(frees.min()))
             result.append(ModuleCall(index, begin, end, first_use, numbers(first), outputs, autocast, 0.0))
     return result
 

@@ -22,7 +22,7 @@ MemoryKind = Literal[
 ]
 """Purpose of an allocation.
 
-``activations`` are allocated by ``forward`` and still in use when its outermost call returns; they include the output.
+``activations`` are allocated by ``forward`` and still in use when the outermost call returns. They include the output.
 ``forward, temporary`` memory is freed before this call returns. ``recomputed`` memory is allocated by ``forward`` in a
 backward pass (activation checkpointing). ``backward`` and ``optimizer`` are all other allocations in these phases.
 ``other threads`` is memory that threads without a running module allocate during a phase."""

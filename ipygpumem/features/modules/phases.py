@@ -40,11 +40,11 @@ class PhaseTracker:
     @contextmanager
     def not_counted(self) -> Iterator[None]:
         """Return a context manager whose duration is excluded from the current phase."""
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
             self._started += seconds
             self.cost += seconds
 
@@ -66,14 +66,14 @@ class PhaseTracker:
             self._switch(self.running_phases[: -1 - self.running_phases[::-1].index(name)])
 
     def _switch(self, phases: tuple[str, ...]) -> None:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         if _innermost(phases) == _innermost(self.running_phases):
             self.running_phases = phases
             return
         self.end()
         self.running_phases = phases
         self.begin()
-        self.cost += self._started - begun
+        self.cost += self._started - start
 
     def end(self) -> None:
         """End all phases. Further calls do nothing."""

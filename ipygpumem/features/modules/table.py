@@ -56,8 +56,8 @@ def _kind_table(tree: ModuleTree) -> Table:
         if part.peak or part.end:
             cells = precise_size(part.peak), precise_size(part.end)
             rows.append(TableRow(_KIND_LABELS.get(part.kind, part.kind), cells, 1, bar=part.peak / largest))
-    other = {"rounding by the allocator": tree.rounding, "freed, waiting for another stream": tree.pending}
-    for label, (peak, end) in other.items():
+    other_sizes = {"rounding by the allocator": tree.rounding, "freed, waiting for another stream": tree.pending}
+    for label, (peak, end) in other_sizes.items():
         if peak != 0 or end:
             rows.append(TableRow(label, (precise_size(peak), precise_size(end)), 1))
     peak, end = tree.allocated

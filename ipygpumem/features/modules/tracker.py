@@ -239,8 +239,8 @@ class ModuleTracker:
         with self._lock:
             self.phases.leave(name)
             while self._open_spans:
-                opened, begin = self._open_spans.pop()
-                if opened == name:
+                last_name, begin = self._open_spans.pop()
+                if last_name == name:
                     self.spans.append((name, begin, event_position()))
                     break
             self._scan(states=states)

@@ -1,4 +1,4 @@
-"""Prediction of a size that fits from earlier runs of a failed cell, or a ``%gpumem fit`` command that finds it."""
+"""Prediction of a size that fits, from earlier runs of a failed cell, and ``%gpumem fit`` commands to find the size."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class DeviceUsage:
         users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including memory that the driver reserves.
         total: Total memory of the device.
-        by_users: Total memory of ``users``. The memory of each process is that at the end of its measurement.
+        by_users: Total memory of ``users``, read at the end of the measurement of each process.
         others: Memory of other processes; also None if the readings of ``users`` contradict each other because they
             were taken at different times.
     """

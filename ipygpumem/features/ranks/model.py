@@ -64,9 +64,9 @@ class RankInfo(Serializable):
 
     @property
     def start(self) -> float:
-        """Start of the measurement in seconds since the Unix epoch.
+        """Start of the measurement in seconds since the Unix epoch, by the clock of the shared file system.
 
-        The time is that of the shared file system's clock, or of the host's clock if ``clock`` is None.
+        If ``clock`` is None, the time refers to the clock of the host.
         """
         return self.began + (self.clock or 0.0)
 

@@ -173,7 +173,7 @@ def _has_fraction(result: SettingsComparison) -> bool:
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
-    """Return a note if one of the first rows fails with some limits that are larger than its smallest limit."""
+    """Return a note if some limits above ``smallest_capacity`` are not enough with the settings of the first rows."""
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}

@@ -87,8 +87,8 @@ def oom_lines(oom: OomAnalysis) -> list[str]:
 
 def diff_lines(difference: Diff, top: int) -> list[str]:
     """List the changes between two points in time."""
-    before, after = difference.before, difference.after
-    lines = [f"{signed(after - before)}: from {size(before)} to {size(after)} requested"]
+    bytes_before, bytes_after = difference.before, difference.after
+    lines = [f"{signed(bytes_after - bytes_before)}: from {size(bytes_before)} to {size(bytes_after)} requested"]
     for change in difference.changes[:top]:
         count = f"{change.count:+,} blocks" if change.count else "same number of blocks"
         lines.append(f"{_INDENT}{signed(change.bytes):>11}  {clip(change.label)}  ({count})")

@@ -51,7 +51,7 @@ class Cell:
 
 
 def block_key(device: int, address: int) -> bytes:
-    """Return a dict key for a block. Unlike those of integers, hashes of bytes cannot be chosen by the file."""
+    """Return a dict key for a block. A file can choose the hashes of integers, but not those of bytes."""
     return struct.pack("<qq", device, address)
 
 
@@ -156,8 +156,8 @@ class CellLookup:
                     cells = np.maximum(cells, self._active(file, times[rows]))
             cells = np.where(cells < 0, self._active("", times[rows]), cells)
             labels[rows] = self.runs_of(files[0]) if files else OUTSIDE
-            known = np.flatnonzero(cells >= 0)
-            labels[rows[known]] = [self._cells[number].label for number in cells[known].tolist()]
+            known_rows = np.flatnonzero(cells >= 0)
+            labels[rows[known_rows]] = [self._cells[number].label for number in cells[known_rows].tolist()]
         return labels.tolist()
 
     def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -92,9 +92,9 @@ class SegmentHistory:
         address, opens = trace.address[events], trace.action[events] == Action.SEGMENT_ALLOC
         is_last = np.append(address[1:] != address[:-1], True)[: len(events)]
         is_pair = np.append(False, opens[:-1] & ~is_last[:-1])[: len(events)] & ~opens  # with the event before
-        freed, allocated = np.flatnonzero(~opens), np.flatnonzero(opens & is_last)
-        start = np.append(np.where(is_pair[freed], events[freed - 1], BEFORE), events[allocated])
-        end = np.append(events[freed], np.full(len(allocated), count))
+        free_rows, allocated = np.flatnonzero(~opens), np.flatnonzero(opens & is_last)
+        start = np.append(np.where(is_pair[free_rows], events[free_rows - 1], BEFORE), events[allocated])
+        end = np.append(events[free_rows], np.full(len(allocated), count))
         table = np.zeros(len(start), SEGMENT)
         for name in _COLUMNS:
             table[name] = getattr(trace, name)[np.where(start == BEFORE, end, start)]
@@ -102,12 +102,12 @@ class SegmentHistory:
         # a segment that exists at the end has more fields in the file than the event that allocated it
         _, first = np.unique(segments.address[rows_at_end][::-1], return_index=True)
         rows_at_end = rows_at_end[::-1][first]
-        _, both, at_end = np.intersect1d(address[allocated], segments.address[rows_at_end], return_indices=True)
+        _, rows_in_both, at_end = np.intersect1d(address[allocated], segments.address[rows_at_end], return_indices=True)
         for name in ("pool", "small"):
-            table[name][len(freed) + both] = getattr(segments, name)[rows_at_end[at_end]]
-        old = np.delete(rows_at_end, at_end)
-        start, end = np.append(start, np.full(len(old), BEFORE)), np.append(end, np.full(len(old), count))
-        return np.concatenate([table, _segment_rows(segments, old)]), start, end
+            table[name][len(free_rows) + rows_in_both] = getattr(segments, name)[rows_at_end[at_end]]
+        older_rows = np.delete(rows_at_end, at_end)
+        start, end = np.append(start, np.full(len(older_rows), BEFORE)), np.append(end, np.full(len(older_rows), count))
+        return np.concatenate([table, _segment_rows(segments, older_rows)]), start, end
 
     def _fixed_segments(self, rows: Ints) -> Ints:
         """Return, for each of the allocations in ``rows``, the index of its segment in ``_fixed``, or -1."""
@@ -235,8 +235,8 @@ def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: 
     for level in reversed(range(len(levels))):  # most segments exist for a long time
         keys, rows = levels[level]
         if len(rows):
-            wanted = (event[missing] + 1 >> level) * len(bases) + lower[missing]
-            segment = rows[np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)]
+            wanted_keys = (event[missing] + 1 >> level) * len(bases) + lower[missing]
+            segment = rows[np.maximum(np.searchsorted(keys, wanted_keys, side="right") - 1, 0)]
             inside = (begin[segment] <= address[missing]) & (address[missing] < (begin + size)[segment])
             inside &= (start[segment] <= event[missing]) & (event[missing] < end[segment])
             result[missing[inside]] = segment[inside]

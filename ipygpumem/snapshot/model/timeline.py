@@ -248,11 +248,11 @@ def _pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tup
         block=np.full(len(first), -1, np.int64),
     )
     allocations, only_in_segments = _match_blocks(in_events, active, blocks, count)
-    old = allocations.start == BEFORE
+    is_older = allocations.start == BEFORE
     unmatched = (allocations.end == count) & (allocations.block < 0)
     return allocations, RecordingGaps(
-        before_recording=int(np.count_nonzero(old)),
-        before_recording_bytes=int(allocations.size[old].sum()),
+        before_recording=int(np.count_nonzero(is_older)),
+        before_recording_bytes=int(allocations.size[is_older].sum()),
         frees_without_allocation=int(np.count_nonzero(extra_frees)),
         missing_frees=len(unfreed),
         ended_by_request=by_request,

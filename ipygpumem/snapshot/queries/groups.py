@@ -101,11 +101,11 @@ def _user_frames(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Ints
     stacks, allocations = snapshot.stacks, timeline.allocations
     stack = allocations.stack[rows]
     frames = np.full(len(rows), _NO_STACK, np.int64)
-    known = np.flatnonzero(stack >= 0)  # only these stacks are converted because there may be many devices
-    stack = stack[known]
-    frames[known] = np.where(stacks.leaf[stack] < 0, _EMPTY, stacks.user_frame[stack])
-    old = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
-    return np.where(old, _OLD, frames)
+    rows_with_stack = np.flatnonzero(stack >= 0)  # only these stacks are converted because there may be many devices
+    stack = stack[rows_with_stack]
+    frames[rows_with_stack] = np.where(stacks.leaf[stack] < 0, _EMPTY, stacks.user_frame[stack])
+    is_older = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
+    return np.where(is_older, _OLD, frames)
 
 
 def _short_names(snapshot: SnapshotData, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:

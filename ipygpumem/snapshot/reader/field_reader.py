@@ -138,10 +138,10 @@ class FieldReader:
         """
         values = self._inline.pop(key, None)
         if values:
-            new = np.fromiter(map(indices.__getitem__, values), np.int32, len(values))
+            new_numbers = np.fromiter(map(indices.__getitem__, values), np.int32, len(values))
             column = self.values[key]
             rows = np.flatnonzero((column < 0) & (column != NONE))
-            column[rows] = -1 - new[-1 - column[rows]]
+            column[rows] = -1 - new_numbers[-1 - column[rows]]
 
     def close(self) -> None:
         """Read the end of every entry and remove invalid entries."""
@@ -153,11 +153,13 @@ class FieldReader:
             column = self.values[key]
             rows = np.flatnonzero((column < 0) & (column != NONE))
             numbers = -1 - column[rows]
-            used = distinct(numbers)
-            if len(used) < len(values):
-                column[rows] = -1 - np.searchsorted(used, numbers)
+            used_numbers = distinct(numbers)
+            if len(used_numbers) < len(values):
+                column[rows] = -1 - np.searchsorted(used_numbers, numbers)
                 octets = list(values)
-                self._inline[key] = IndexByValue((octets[number], place) for place, number in enumerate(used.tolist()))
+                self._inline[key] = IndexByValue(
+                    (octets[number], place) for place, number in enumerate(used_numbers.tolist())
+                )
 
     def _retain(self, valid: Flags) -> None:
         """Mark entries that are not ``valid`` or end after the data as invalid. Remove them if they are numerous."""

@@ -43,8 +43,8 @@ class ReadLimits:
 
     Attributes:
         size: Maximum size of the file after decompression in bytes.
-        ratio: Maximum compression ratio of files that decompress to more than 8 MiB. The ratio of real snapshots is 15
-            to 100, that of decompression bombs 1,000 to 7,000.
+        ratio: Maximum compression ratio of files that decompress to more than 8 MiB. Real snapshots have ratios of 15
+            to 100, and decompression bombs have ratios of 1,000 to 7,000.
         depth: Maximum nesting depth of lists and dicts. The depth of real snapshots is eight.
         devices: Maximum number of devices. PyTorch stores device indices in eight bits.
     """

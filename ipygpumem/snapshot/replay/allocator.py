@@ -284,13 +284,13 @@ class SimulatedAllocator(ExpandableSegments):
                     for key in self._free_from(number, self._smallest_segment)
                     if self._is_segment(key)
                 ]
-        freed = True
-        while freed and blocks and self.exceeds_limit(reserved, limit, threshold):
+        found_old = True
+        while found_old and blocks and self.exceeds_limit(reserved, limit, threshold):
             mean_age = sum(age for age, _, _ in blocks) / len(blocks)
-            old = [block for block in blocks if block[0] >= mean_age]
+            old_blocks = [block for block in blocks if block[0] >= mean_age]
             blocks = [block for block in blocks if block[0] < mean_age]
-            freed = bool(old)
-            for _, number, key in old:
+            found_old = bool(old_blocks)
+            for _, number, key in old_blocks:
                 reserved -= key >> ADDRESS_BITS
                 collected.append((number, key))
         return collected

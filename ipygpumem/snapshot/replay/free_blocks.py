@@ -27,7 +27,7 @@ class BlockPool:
             that are not in the file have higher indices.
         stream: Raw stream handle.
         small: Whether the pool serves requests of at most 1 MiB.
-        private: Whether this is a private pool, such as that of a CUDA graph.
+        private: Whether this is a private pool, such as the pool of a CUDA graph.
         expandable: Whether the pool can have expandable segments. Before PyTorch 2.5, private pools could not.
     """
 

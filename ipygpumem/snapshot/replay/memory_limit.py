@@ -157,10 +157,10 @@ def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) 
     end = request
     while end < len(trace) and trace.action[end] == trace.action[request]:
         end += 1
-    needed = sum(trace.size[request:end].tolist())
+    new_bytes = sum(trace.size[request:end].tolist())
     if end < len(trace) and trace.action[end] == Action.ALLOC:
-        needed = max(needed, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
-    return bool(int(reserved.bytes[event]) + needed > limit)
+        new_bytes = max(new_bytes, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
+    return bool(int(reserved.bytes[event]) + new_bytes > limit)
 
 
 def limit_of_retries(recording: Recording) -> int | None:

@@ -46,8 +46,8 @@ def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
     trace, allocations, leaf = recording.trace, recording.allocations, recording.snapshot.stacks.leaf
     rows = np.flatnonzero((allocations.free_requested >= 0) & (allocations.free_requested < len(trace)))
     stacks = trace.stack[allocations.free_requested[rows]]
-    others = stacks[(stacks >= 0) & (stacks != allocations.stack[rows])]
-    if (leaf[others] >= 0).any():  # frees have their own stacks
+    free_stacks = stacks[(stacks >= 0) & (stacks != allocations.stack[rows])]
+    if (leaf[free_stacks] >= 0).any():  # frees have their own stacks
         return np.ones(len(trace), np.bool_)
     events = trace.events(Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP)
     events = events[np.argsort(trace.address[events], kind="stable")]
@@ -62,8 +62,8 @@ def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
 def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
     """Return ``trace.size`` with the smallest possible requested size of each out-of-memory error.
 
-    A file contains only the rounded sizes of these requests. ``settings``, those of the recording, determine the
-    rounding.
+    A file contains only the rounded sizes of these requests. The rounding depends on ``settings``, the settings of the
+    recording.
     """
     if max(settings.divisions) <= 1:
         return trace.size

@@ -60,7 +60,7 @@ class Replay:
         served: Events of recorded out-of-memory errors that would not have occurred. The memory of each of these
             requests is in use only at its event.
         retries: Number of requests that were tried again after all cached segments were freed, as ``num_alloc_retries``
-            in `torch.cuda.memory_stats`. None if a recording does not determine the number of its own retries.
+            in `torch.cuda.memory_stats`. None for a replay as recorded if the recording does not determine the number.
         retries_reason: Reason why ``retries`` is None; otherwise empty.
         cuda_mallocs: Number of segments or ranges that were allocated or mapped.
         cuda_frees: Number of segments or ranges that were freed or unmapped.

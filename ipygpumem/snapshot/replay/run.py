@@ -71,8 +71,8 @@ class ReplayRun:
         shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
             ``set_per_process_memory_fraction`` limits the memory.
         uncertain_rows: Allocations from before the recording whose blocks may be up to 1 MiB larger than in ``sizes``.
-        completed: Allocations whose cross-stream free was completed earlier than in the recording, in order to serve a
-            request, with the event of this request.
+        completed: Events of the requests for which cross-stream frees were completed earlier than in the recording, by
+            row of the allocation.
         end: Number of events that were replayed.
         cost: Approximate duration of the replay in seconds.
     """
@@ -101,7 +101,7 @@ class ReplayRun:
     def reserved(self, *, recorded: bool = False) -> Ints:
         """Return the reserved memory in bytes before the first event and after each event.
 
-        ``recorded``: Whether segments change at the recorded events that belong to their requests, if these exist.
+        ``recorded``: Whether segments change at the recorded events of their requests, if such events exist.
         Otherwise, all segments of a request change at once.
         """
         recording = self.recording
@@ -222,7 +222,7 @@ def run(
     operations = operations[: int(np.searchsorted(recording.events, result.end))] if end is not None else operations
     operation, allocate, free = 0, allocator.allocate, allocator.free
     with work.limited(), replay_errors(recording):
-        left = work.left
+        work_before = work.left
         try:
             if keep_older:
                 add_initial_state(result)
@@ -244,7 +244,7 @@ def run(
         except SimulatedOutOfMemoryError:
             result.end = result.event_of(operation)
             result.fail(result.end, rounded[operation])
-        result.cost = left - work.left
+        result.cost = work_before - work.left
     return result
 
 
@@ -263,7 +263,7 @@ def replay_errors(recording: Recording) -> Iterator[None]:
 
 
 def _array(values: Ints) -> array[int]:
-    """Return values in a sequence whose items are accessed faster than those of NumPy arrays."""
+    """Copy values to an array whose items can be accessed faster than the items of a NumPy array."""
     result = array("q")
     result.frombytes(np.ascontiguousarray(values, np.int64).view(np.uint8).data)
     return result

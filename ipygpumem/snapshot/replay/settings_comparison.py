@@ -49,8 +49,8 @@ class SettingsComparison:
         verification: Comparison of the recording with its replay.
         recorded: Recorded settings.
         alternatives: Other settings, from best to worst.
-        equivalent: Settings that were not replayed, each with settings under which every request is served in the same
-            way: ``"default settings"``, ``"recorded settings"``, or those of an alternative.
+        equivalent: Dict from settings that were not replayed to equivalent settings, with which every request is served
+            in the same way: ``"default settings"``, ``"recorded settings"``, or the settings of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. The bounds are
             equal if the limit is known. None if there is no limit.
@@ -247,8 +247,8 @@ def _equivalent(
     labels = {setting: text or "default settings" for setting, text in different.items()}
     labels[recording.effective(recording.settings)] = "recorded settings"
     labels[AllocatorSettings()] = "default settings"
-    listed = {"", recording.settings.text(), *different.values()}
-    return {text: labels[setting] for text, setting in effective.items() if text not in listed}
+    listed_settings = {"", recording.settings.text(), *different.values()}
+    return {text: labels[setting] for text, setting in effective.items() if text not in listed_settings}
 
 
 def _exists(setting: str, version: tuple[int, ...] | None) -> bool:

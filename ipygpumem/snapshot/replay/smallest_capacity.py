@@ -72,7 +72,7 @@ def smallest_capacity(
         recorded: Limit from which the requests are served at their recorded addresses; None if there is none.
         probes: Number of smaller limits, and of larger limits, that are tested after the search by bisection. If it is
             None, only an estimate is tested.
-        work: Limit on the work of replays. When a share of it has been used, the search ends with an upper bound.
+        work: Limit on the work of replays. When 1/16 of this limit has been used, the search ends with an upper bound.
     """
 
     def sufficient(limit: int) -> int | None:
@@ -148,15 +148,15 @@ def replays_within(
     """Replay a recording within a limit of reserved memory in bytes, for each state that the recording admits.
 
     Memory that was reserved before the recording began is kept in one replay. In another replay, only the blocks in use
-    are allocated again, at new addresses. With other settings than the recorded ones, a failure is uncertain, because
-    the blocks may have other addresses.
+    are allocated again, at new addresses. With settings other than those of the recording, a failure is uncertain,
+    because the blocks may have other addresses.
 
     Args:
         recording: Recording whose requests are replayed.
         settings: Settings of the allocator.
         limit: Limit in bytes.
         lowest: Lower bound of the sufficient limits in bytes.
-        recorded: Whether the settings are the recorded ones.
+        recorded: Whether the settings are those of the recording.
         by_fraction: As in `SimulatedAllocator`.
         all_orders: Whether new segments get increasing addresses in one replay, and decreasing addresses in another.
     """

@@ -79,7 +79,7 @@ def _is_retry(result: ReplayRun, addresses: list[int], item: ReleasedSegments) -
     """Return whether a request was tried again after the segments at ``addresses`` were freed; None if it is unknown.
 
     A retry frees all cached segments. Garbage collection, and the release of segments of at least ``max_split_size``,
-    are not retries, but they can also free all of them.
+    are not retries, but they can also free all cached segments.
     """
     recording, allocator = result.recording, result.allocator
     settings, threshold = allocator.settings, allocator.settings.collection_threshold

@@ -29,7 +29,7 @@ _SEGMENT_EVENTS = (Action.SEGMENT_ALLOC, Action.MAP, *RELEASES)
 
 @dataclass(frozen=True, slots=True)
 class ReplayVerification:
-    """Comparison of a recording with its replay with the recorded settings.
+    """Comparison of a recording with a replay that uses the recorded settings.
 
     Attributes:
         recording: Recording that was replayed.
@@ -61,8 +61,8 @@ def verify(recording: Recording) -> ReplayVerification:
         amount = size(int(allocations.size[row]))
         differences.append((int(allocations.start[row]), f"an allocation of {amount} has a different address"))
     recorded_events, simulated = _ordered(recording.segment_events), _ordered(result.allocator.events)
-    for (action, address, nbytes, event), other in zip(recorded_events, simulated, strict=False):
-        if (action, address, nbytes) != other[:3]:
+    for (action, address, nbytes, event), simulated_event in zip(recorded_events, simulated, strict=False):
+        if (action, address, nbytes) != simulated_event[:3]:
             differences.append((event, f"a segment of {size(nbytes)} is allocated or freed differently"))
             break
     else:

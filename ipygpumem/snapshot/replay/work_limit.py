@@ -62,7 +62,7 @@ class WorkLimit:
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
-        """Limit the work in this context to ``seconds``, by default to that of an outer context or ``self.seconds``."""
+        """Limit the work in this context to ``seconds``, by default to an outer context's limit or ``self.seconds``."""
         outer = self._left, self._deadline
         if seconds is None and self._left < math.inf:
             yield

@@ -117,11 +117,13 @@ def _unmapped(
     elif all(segment.pool != serving for segment in expandable):
         limit, request = limit - -(-rounded // page) * page, None
     for excess in (0, page):
-        freed = blocks_to_unmap(result, rows, limit - excess, request)
-        if freed:
-            freed_rows = set(freed)
+        rows_to_free = blocks_to_unmap(result, rows, limit - excess, request)
+        if rows_to_free:
+            freed_rows = set(rows_to_free)
             count = sum(not freed_rows.isdisjoint(segment.rows) for segment in expandable)
-            yield BlocksToFree(sum(result.sizes[row] for row in freed), tuple(freed), count, contiguous=False)
+            yield BlocksToFree(
+                sum(result.sizes[row] for row in rows_to_free), tuple(rows_to_free), count, contiguous=False
+            )
 
 
 def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int, options: Mapping[str, Any]) -> bool:
@@ -153,15 +155,15 @@ def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded
         rows = sorted(segment.rows, key=lambda row: result.addresses[row])
         starts = [result.addresses[row] for row in rows] + [segment.address + segment.size]
         ends = [segment.address] + [result.addresses[row] + result.sizes[row] for row in rows]
-        last = used = 0
+        last = used_bytes = 0
         for first, begin in enumerate(ends):  # the range begins after a block that is not freed
             while last < len(rows) and starts[last] - begin < rounded:
-                used += result.sizes[rows[last]]
+                used_bytes += result.sizes[rows[last]]
                 last += 1
-            if starts[last] - begin >= rounded and (best is None or used < best[0]):
-                best = used, rows[first:last]
+            if starts[last] - begin >= rounded and (best is None or used_bytes < best[0]):
+                best = used_bytes, rows[first:last]
             if first < len(rows):
-                used -= result.sizes[rows[first]] if first < last else 0
+                used_bytes -= result.sizes[rows[first]] if first < last else 0
                 last = max(last, first + 1)
     return None if best is None else BlocksToFree(best[0], tuple(best[1]), 1, contiguous=True)
 
@@ -182,17 +184,17 @@ def _whole_segments(result: ReplayRun, segments: Sequence[SimulatedSegment], nee
     taken = np.zeros((len(segments), units // 8 + 1), np.uint8)  # one bit for each number of units
     for number, segment in enumerate(segments):
         size = segment.size // _UNIT
-        used = sum(result.sizes[row] for row in segment.rows)
-        before = least[np.maximum(np.arange(units + 1) - size, 0)] + used
+        used_bytes = sum(result.sizes[row] for row in segment.rows)
+        before = least[np.maximum(np.arange(units + 1) - size, 0)] + used_bytes
         taken[number] = np.packbits(before < least, bitorder="little")
         least = np.minimum(before, least)
     if least[units] >= unreachable:
         return None
     rows: list[int] = []
-    count, left = 0, units
+    count, units_left = 0, units
     for number in range(len(segments) - 1, -1, -1):
-        if taken[number, left // 8] >> (left % 8) & 1:
+        if taken[number, units_left // 8] >> (units_left % 8) & 1:
             rows += segments[number].rows
             count += 1
-            left = max(left - segments[number].size // _UNIT, 0)
+            units_left = max(units_left - segments[number].size // _UNIT, 0)
     return BlocksToFree(int(least[units]), tuple(sorted(rows)), count, contiguous=False)

@@ -133,7 +133,7 @@ def analyze_blocked_request(
             sums["other_stream"] += free
         else:
             sums["other_size"] += free
-    used = [
+    used_segments = [
         segment
         for segment in segments
         if segment.rows and (segment.pool == serving or not recording.pools[segment.pool].private)
@@ -150,7 +150,7 @@ def analyze_blocked_request(
         uncertain=SMALL
         * len(result.uncertain_rows.intersection(row for segment in partly_used for row in segment.rows)),
         lines=lines,
-        smallest=smallest_set(result, used, serving, rounded, options, failed=failed) if is_known else None,
+        smallest=smallest_set(result, used_segments, serving, rounded, options, failed=failed) if is_known else None,
         changes=changes(recording, event, [(line.label, rows_of[line.label]) for line in lines], failed=failed)
         if is_known
         else (),
