@@ -177,7 +177,7 @@ class Snapshot(EventRangeQueries):
     def replay(
         self, settings: str | None = None, capacity: int | str | None = None, device: int | None = None
     ) -> Replay:
-        """Replay the recorded requests through the rules of PyTorch's caching allocator.
+        """Replay the recorded requests according to the rules of PyTorch's caching allocator.
 
         Args:
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``, such as

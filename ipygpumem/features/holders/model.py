@@ -110,7 +110,7 @@ class UnreachedMemory:
     Attributes:
         label: Description of the memory.
         amount: Size in bytes.
-        lines: Pairs (line of code, bytes) of the up to three lines that allocated the most memory, if recorded.
+        lines: Pairs (line of code, bytes) of the lines that allocated the most memory, at most three; empty if unknown.
     """
 
     label: str
@@ -169,9 +169,9 @@ class StorageBaseline:
         return cls(storages, tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
-        """Return whether a block existed at the baseline and, if known, had one of the same StorageImpl objects.
+        """Return whether a block existed at the baseline and, if known, was used by one of the ``storages``.
 
-        ``storages`` contains the addresses of the StorageImpl objects that use the block now.
+        ``storages`` contains the addresses of StorageImpl objects.
         """
         earlier = self.storages.get((device, address))
         return earlier is not None and (not earlier or not set(earlier).isdisjoint(storages))
@@ -212,7 +212,7 @@ class Holders(Serializable):
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Return the total size in bytes of the storages that only ``places`` and unreachable cycles keep alive."""
+        """Return the total size in bytes of storages kept alive only by names in ``places`` or unreachable cycles."""
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
@@ -250,7 +250,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return pairs (line of code, bytes) of the up to three lines that allocated the most memory of ``blocks``."""
+    """Return pairs (line of code, bytes) of the lines that allocated the most memory of ``blocks``, at most three."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))

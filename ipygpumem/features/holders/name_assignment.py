@@ -234,7 +234,7 @@ class ObjectNames:
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:
-        """Return an object's name, or None if names with this prefix are shortened, and whether it is the only name."""
+        """Return an object's name, or None if it is too long as a prefix, and whether the object has only one name."""
         ancestor_id: int | None = object_id  # None after the loop if no name with this prefix is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id

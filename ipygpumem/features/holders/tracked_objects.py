@@ -64,7 +64,7 @@ class SearchLimit:
         self.end = max(self.end, 2 * now - self.start)
 
     def reached(self, share: float = 1.0) -> bool:
-        """Return whether a share of the time limit, between 0 and 1, has passed. If so, the search is incomplete."""
+        """Return whether a share (0 to 1) of the time limit has passed. If so, mark the search as incomplete."""
         is_reached = self.passed(share)
         self.complete &= not is_reached
         return is_reached

@@ -221,7 +221,7 @@ def _calls(
 
 
 def _operation_before(operations: NDArray[np.int32], first: int, free: int) -> int:
-    """Return the start of the operation whose last event is ``free``, but not less than ``first``."""
+    """Return the first event of the operation that ends with the event ``free``, but at least ``first``."""
     while free > first and operations[free - 1] < 0:
         free -= 1
     while free > first and (operations[free - 1] >= 0 or operations[free - 1] == ~operations[free - 2]):

@@ -79,7 +79,7 @@ class GlobalHooks:
         self._functions.unwrap(_CHECK)
 
     def close(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks of ipygpumem."""
         self.remove(list(self._handles.values()))
 
     def _hide(self, *_: Any) -> None:

@@ -131,7 +131,7 @@ _MAX_TEXTS, _MAX_LENGTH = 5, 200  # limits for a label that combines several tex
 
 
 def annotate_events(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return the annotated allocations and the events of ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14).
+    """Return the rows of annotated allocations and the events of ``torch.cuda.memory._annotate_tensor`` (PyTorch 2.14).
 
     The arrays contain a row of ``timeline.allocations`` and an event per annotation, ordered by row and then by event.
     """

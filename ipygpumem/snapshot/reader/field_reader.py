@@ -132,9 +132,9 @@ class FieldReader:
         self._retain(valid)
 
     def renumber(self, key: str, indices: IndexByValue) -> None:
-        """Number the values written inside entries as in ``indices``, and add new values to ``indices``.
+        """Replace the indices of values written inside entries by their indices in ``indices``. Add new values to it.
 
-        Until then, the values of each reader are numbered separately, so that several threads can read.
+        Before, each reader numbers the values separately, so that several threads can read.
         """
         values = self._inline.pop(key, None)
         if values:

@@ -193,7 +193,7 @@ def _read_variables(value: Any, budget: checks.RepeatedTextLimit) -> dict[bytes,
 
 
 def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the counters of each device. Values other than integers are ignored."""
+    """Return the counters of each device before and after the recording. Values other than integers are ignored."""
     return {
         when: {
             device: {name: counters[name] for name in _COUNTERS if _are_integers([counters.get(name)])}

@@ -127,7 +127,7 @@ class SimulatedAllocator(ExpandableSegments):
                 self._unmap(number, key, request)
 
     def skip_next_search(self) -> None:
-        """Serve the next request from new memory, as after a retry: PyTorch does not search the free blocks again."""
+        """Serve the next request from new memory. After a retry, PyTorch does not search the free blocks again."""
         self._skips_search, self._only_best_fit = True, False
 
     def release(self, addresses: list[int], request: int) -> None:

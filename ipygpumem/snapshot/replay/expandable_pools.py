@@ -78,7 +78,7 @@ def expandable_pools(
     released = _released(range_of(trace.address[events]), events, size, change, factor)
 
     def segment_of(address: Ints, event: Ints) -> Ints:
-        """Return the index of the expandable segment that contained each address before or at an event, or -1."""
+        """Return the index of the expandable segment that contained each address at the corresponding event, or -1."""
         place = range_of(address)
         return np.where(place >= 0, np.searchsorted(released, place * factor + event + 1) + place, -1)
 

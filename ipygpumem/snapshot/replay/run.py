@@ -70,7 +70,8 @@ class ReplayRun:
             whether they were tried again.
         shows_collection: Whether segments were freed that only garbage collection frees. PyTorch collects only if
             ``set_per_process_memory_fraction`` limits the memory.
-        uncertain_rows: Allocations from before the recording whose blocks may be up to 1 MiB larger than in ``sizes``.
+        uncertain_rows: Rows of allocations from before the recording whose blocks may be up to 1 MiB larger than in
+            ``sizes``.
         completed: Events of the requests for which cross-stream frees were completed earlier than in the recording, by
             row of the allocation.
         end: Number of events that were replayed.

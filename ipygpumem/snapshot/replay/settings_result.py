@@ -87,8 +87,8 @@ def fits_within(result: Replay, bounds: tuple[int, int] | None) -> tuple[bool | 
 def largest_insufficient_limit(recording: Recording, bounds: tuple[int, int]) -> int:
     """Return the largest limit between bounds, in bytes, within which the recorded settings may not be sufficient.
 
-    The result is the upper bound if replays do not show that a smaller limit is sufficient, or if the program may have
-    freed cached segments that the replays do not free.
+    The result is the upper bound if replays do not show a smaller value, or if the program may have freed cached
+    segments that the replays do not free.
     """
     low, high = bounds
     if recording.has_uncertain_retries:

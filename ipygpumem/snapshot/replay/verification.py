@@ -99,10 +99,10 @@ def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int
 
 
 def expected_seconds(timeline: Timeline) -> float:
-    """Return an upper estimate of the duration of a replay in seconds.
+    """Return an estimate of the duration of a replay in seconds, which is usually too high.
 
-    A replay takes long if a file has very many blocks or segments, because each allocation or free moves items in a
-    list of free blocks, and freeing segments and failed requests iterate over the free blocks of all pools.
+    A replay takes a long time if a file has very many blocks or segments. Each allocation or free moves items in a list
+    of free blocks. Each release of segments and each failed request examines the free blocks of all pools.
     """
     allocations, trace = timeline.allocations, timeline.trace
     pools = 2 * len(distinct(trace.stream * _PRIME + trace.pool))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.verification import ReplayVerification
 
 _MIN_UNUSED = 0.05
-"""Minimum fraction of the peak reserved memory that is unused if the request that led to the peak is returned."""
+"""Fraction of the peak reserved memory that must be unused for the request that led to the peak to be returned."""
 
 
 def blocked_request(
