@@ -146,9 +146,9 @@ class ReplayRun:
 
 
 def _recorded_events(recording: Recording, simulated: Ints, events: Ints) -> Ints:
-    """Return ``events`` of simulated segments, with the recorded event of each segment that changed for this request.
+    """Replace the events of simulated segment events by recorded events that change the same segment for a request.
 
-    ``simulated``: Rows as in `SegmentEvent`.
+    ``simulated`` contains rows with the columns of `SegmentEvent`, and ``events`` the event of each row.
     """
     recorded = np.asarray(recording.segment_events, np.int64).reshape(-1, 4)
     keys = np.concatenate([recorded, simulated])
@@ -156,10 +156,10 @@ def _recorded_events(recording: Recording, simulated: Ints, events: Ints) -> Int
     # sorted, because the hash of integers is predictable: a file could fill a dict so that each access is slow
     _, numbers = np.unique(keys, axis=0, return_inverse=True)
     numbers = numbers.reshape(-1)
-    found = np.full(len(keys), -1, np.int64)
-    found[numbers[: len(recorded)]] = recorded[:, 3]
-    found = found[numbers[len(recorded) :]]
-    return np.where(found >= 0, found, events)
+    recorded_events = np.full(len(keys), -1, np.int64)
+    recorded_events[numbers[: len(recorded)]] = recorded[:, 3]
+    recorded_events = recorded_events[numbers[len(recorded) :]]
+    return np.where(recorded_events >= 0, recorded_events, events)
 
 
 def run(
