@@ -80,7 +80,7 @@ class Snapshot(EventRangeQueries):
     def allocated(self, time_us: int, device: int | None = None) -> int: ...
 
     def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
-        """Return the total requested size of the blocks in use, after each event or at a given time.
+        """Return the total requested size of the blocks in use in bytes, after each event or at a given time.
 
         A freed block that another stream still uses is in use until its free is completed.
 
@@ -101,7 +101,10 @@ class Snapshot(EventRangeQueries):
     def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
 
     def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
-        """Return the total size of all segments, with the arguments of `allocated`; None if the file contains none."""
+        """Return the total size of all segments in bytes, after each event or at a given time, as in `allocated`.
+
+        The result is None if the file does not contain segments.
+        """
         curve = self.timeline(device).reserved
         return curve if time_us is None or curve is None else curve.at(time_us)
 

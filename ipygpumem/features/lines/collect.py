@@ -194,7 +194,7 @@ class _LineEvents:
     def uses(self, listed_lines: set[Line]) -> tuple[dict[Line, LineUsage], LineUsage | None]:
         """Return the memory usage of each line, and the memory usage of all events that belong to no listed line.
 
-        The latter is None if there are no such events.
+        The second item is None if there are no such events.
         """
         events, sets = self._events, self._event_set
         trace, allocations = self._timeline.trace, self._timeline.allocations

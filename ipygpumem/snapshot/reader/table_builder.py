@@ -126,7 +126,7 @@ class StackBuilder:
         self._objects: list[Any] = []  # keeps the ids valid
 
     def frame(self, frame: Any, where: str) -> int:
-        """Return the index of a frame, given as a dict."""
+        """Return the index of a frame, which is given as a dict."""
         number = self._frame_of.get(id(frame))
         if number is not None:
             return number

@@ -137,7 +137,8 @@ def _has_stack(recording: Recording, event: int) -> bool:
 def _may_fit(recording: Recording, event: int, request: int) -> bool:
     """Return whether a request may have been served from memory that remained mapped after other memory was unmapped.
 
-    The rest of a block may be smaller than ``max_split_size``, or belong to a cross-stream free that was completed.
+    The remaining memory may be smaller than ``max_split_size``, or may have become free when a cross-stream free was
+    completed.
     """
     trace, settings = recording.trace, recording.settings
     follows_free = event > 0 and trace.action[event - 1] == Action.FREE_COMPLETED

@@ -148,10 +148,10 @@ def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     """Return the sizes in bytes of the blocks before the first event, ordered as in ``initial.blocks``.
 
     For a block that was freed later, a file contains the requested size but not the true size. In the large pool, a
-    block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next
-    block starts within 1 MiB of the end of the requested size, the block extends to it. The same applies to the
-    first higher address at which memory was allocated while the block existed. If neither shows the end of the block,
-    the requested size is assumed. The second result contains the indices of these blocks.
+    block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next block
+    starts within 1 MiB of the end of the requested size, the block is assumed to end there. The same applies to the
+    first higher address at which memory was allocated while the block existed. If neither address is that close, the
+    requested size is assumed. The second result contains the indices of these blocks.
     """
     segments, blocks, allocations = recording.initial.segments, recording.initial.blocks, recording.allocations
     owner = find_range(segments, blocks["address"])

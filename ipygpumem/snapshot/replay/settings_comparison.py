@@ -46,7 +46,7 @@ class SettingsComparison:
     Attributes:
         name: Name of the snapshot.
         device: Device index.
-        verification: Comparison of the recording with its replay.
+        verification: Comparison of the recording with a replay that uses the recorded settings.
         recorded: Recorded settings.
         alternatives: Other settings, from best to worst.
         equivalent: Dict from settings that were not replayed to equivalent settings, with which every request is served
