@@ -28,6 +28,8 @@ _MAX_EXCESS = 0.1
 """Relative difference up to which the upper bound of a run's memory usage agrees with the prediction."""
 _STEP_SHARE = 0.25
 """Share of the memory of a run that the upper bound of a run before the verification may need."""
+_MAX_GROWTH = 8
+"""Largest factor between the sizes of a run and of the previous one before the growth of all tensors is known."""
 Size: TypeAlias = tuple[int, ...]
 """Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
@@ -143,11 +145,14 @@ def verification_size(
         return checked if last < 0 else max(nth_size(axes, last), checked)
 
     bounded, expected = largest(1, bound), largest(1, growth)
-    certain = (1 + _MAX_EXCESS) * growth(bounded) >= bound(bounded)
+    certain = not scaled.reasons and (1 + _MAX_EXCESS) * growth(bounded) >= bound(bounded)
     if bounded == expected == checked or (bounded > checked and ranks.minimum(int(certain))):
         return bounded, True
-    half = tuple(axis.at_least(value // 2) for axis, value in zip(axes, bounded, strict=True))
-    part = min(largest(_STEP_SHARE, bound), half)  # so that a larger run can confirm a quadratic function
+    near = tuple(axis.at_least(_MAX_GROWTH * value) for axis, value in zip(axes, checked, strict=True))
+    bounded = tuple(map(min, bounded, near))
+    half = tuple(axis.at_least(value // 2) for axis, value in zip(axes, largest(1, bound), strict=True))
+    # so that a larger run can confirm a quadratic function
+    part = tuple(map(min, largest(_STEP_SHARE, bound), half, near))
     if bounded > checked or len(checked) > 1:
         return (part if part > checked else bounded), False
     return (axes[0].at_least(3 * checked[0] // 4),), False

@@ -25,7 +25,7 @@ from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner
 from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
-from ipygpumem.snapshot.scaling.run_selection import predict_runs
+from ipygpumem.snapshot.scaling.run_selection import predict_runs, releases_once
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
@@ -47,7 +47,7 @@ _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
-_MAX_STEPS = 4
+_MAX_STEPS = 6
 """Maximum number of runs after the first confirmed prediction, the last of which verifies it."""
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, above which the step is not repeatable."""
@@ -99,7 +99,9 @@ class SizeSearch:
                     probe = self._add(*request)  # all runs have the same call stack, by which allocations are matched
             if self.scaled is not None:
                 self.observations = self.collector.observations(self.scaled, updates, saved.new_gradients())
-                self.scaled = self.scaled.repeated(self.observations.created_blocks(self.scaled))
+                created = self.observations.created_blocks(self.scaled)
+                once = self.runner.torch.backends.cudnn.benchmark and releases_once(self._steps)
+                self.scaled = self.scaled.repeated(created, releases_once=once)
         except FitError as refusal:
             return str(refusal)
         finally:
@@ -218,8 +220,12 @@ class SizeSearch:
         used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
         return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
 
-    def _added(self, scaled: RecordedStepPredictor, safety: float, size: Size) -> int:
-        return int(safety * (scaled.predict(size).allocated - self._before[self.index].allocated))
+    def _added(self, scaled: RecordedStepPredictor, size: Size) -> int:
+        """Return an estimate of the bytes that a run allocates, which is too high unless the step grows very fast."""
+        allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
+        power = 1 if len({at for at, _ in self._steps}) == _GROWTH else _GROWTH
+        bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
+        return max(int(_SAFETY * (scaled.predict(size).allocated - allocated)), bound - allocated)
 
     def _verification_size(self, scaled: RecordedStepPredictor, checked: Size) -> tuple[Size, bool]:
         before = self._before[self.index]
@@ -233,7 +239,7 @@ class SizeSearch:
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
             try:
-                check = self._next_size(functools.partial(self._added, scaled, _SAFETY), growth)
+                check = self._next_size(functools.partial(self._added, scaled), growth)
             except FitError as refusal:
                 raise FitError(" ".join(reasons) or str(refusal)) from None
             scaled, reasons = yield from self._checked(check, "check", scaled)
@@ -253,7 +259,7 @@ class SizeSearch:
             again = verifies and self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
             if again and len(size) == 1 and check[0] < middle < size[0]:
                 scaled, refusals = yield from self._checked((middle,), "check", scaled, keep=not reasons)
-            if verifies or size < check or not self.ranks.minimum(int(not scaled.reasons)):
+            if verifies or size < check or (len(size) > 1 and not self.ranks.minimum(int(not scaled.reasons))):
                 break
             check = size
         if refusals:

@@ -49,7 +49,8 @@ class ConsecutiveRuns:
         self._last_run = self._complete_run = 0  # the latter is the first run at whose start all kept tensors exist
         if requests.repeated:
             self._removed = sources >= 0
-            self._complete_run = max(int(ages[self._removed].max(initial=0)), int(len(requests.created.blocks) > 0))
+            differs = len(requests.created.blocks) > 0 or requests.releases_once
+            self._complete_run = max(int(ages[self._removed].max(initial=0)), int(differs))
             self._last_run = self._complete_run + _COMPLETE_RUNS - 1
             self._removed[requests.created.blocks] = True
         self._first_block = (self._last_run + 1) * requests.count
@@ -102,7 +103,8 @@ class ConsecutiveRuns:
         retained_blocks = np.flatnonzero((sources >= 0) & self._removed & (ages <= run_number))
         retained_blocks = retained_blocks[is_kept[sources[retained_blocks]]]
         blocks[retained_blocks] = (run_number - ages[retained_blocks]) * requests.count + sources[retained_blocks]
-        return np.concatenate([own, blocks, [self._release]])
+        release = self._release if run_number == 0 or not requests.releases_once else -1
+        return np.concatenate([own, blocks, [release]])
 
     def with_sizes(self, sizes: Ints) -> Recording:
         """Return a recording of the requests with the given sizes of the allocations of the step."""

@@ -28,35 +28,47 @@ _MAX_DIFFERENCE = 0.1
 """Largest difference between two exponents of a workspace that grows with a power of the size."""
 _ENOUGH = 4
 """Number of recorded sizes that confirm a quadratic polynomial, which three sizes determine."""
+_FASTER = 1.5
+"""Growth of all tensors, relative to that of the size of the step, above which workspaces grow like the tensors."""
 _LARGEST = 1 << 46
 
 
-def bounded_sizes(matched: MatchedRecordings, model: SizeModel, size: Size) -> Ints:
+def bounded_sizes(matched: MatchedRecordings, model: SizeModel, size: Size, least_power: float = _SQUARE) -> Ints:
     """Return an upper bound on the size of each allocation in bytes, at a size of the step above the recorded sizes.
 
-    An allocation whose recorded sizes differ from the predictions is assumed to grow with the square of the size of the
-    step, or with a higher power if its recorded sizes do.
+    An allocation is assumed to grow with the power ``least_power`` of the size of the step, or with a higher power if
+    its recorded sizes do, unless it is constant or the model predicts its sizes in more recordings than determine the
+    model. If other allocations grow faster than the size of the step, workspaces of libraries grow like these.
     """
     predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
     exact = np.all(recorded == np.stack([model.sizes(at) for at, _ in matched.runs]), axis=0)
-    exponents, steady = _exponents(matched, recorded)
+    constant = np.all(recorded == matched.step.sizes, axis=0)
+    is_checked = len({at for at, _ in matched.runs}) > model.coefficients[0].size
+    exponents, steady = _exponents(matched, recorded, least_power)
     growth = math.prod(size) / math.prod(matched.size)
     bounds = np.minimum(matched.step.sizes * growth**exponents, _LARGEST).astype(np.int64)
     workspaces = matched.step.is_workspace & ~steady  # libraries select algorithms, and therefore workspaces, by size
-    result: Ints = np.where(exact | workspaces, predicted, np.maximum(predicted, bounds))
+    certain = constant | (exact & is_checked) | workspaces
+    result: Ints = np.where(certain, predicted, np.maximum(predicted, bounds))
+    growing = ~constant & ~workspaces
+    fastest = result[growing].sum() / max(matched.step.sizes[growing].sum(), 1)
+    if fastest > _FASTER * growth:
+        unlimited = workspaces & np.isinf(model.limits)
+        limits = np.minimum(matched.step.sizes * fastest, _LARGEST).astype(np.int64)
+        result[unlimited] = np.maximum(result, limits)[unlimited]
     return result
 
 
-def _exponents(matched: MatchedRecordings, recorded: Ints) -> tuple[Floats, NDArray[np.bool_]]:
+def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the power with which each allocation may grow, and whether it grows with this power in all large runs."""
     totals = [math.prod(size) for size, _ in matched.runs]
     largest = sorted(set(totals))[-_SQUARE - 1 :]
     values = np.maximum(np.stack([recorded[totals.index(total)] for total in largest]), 0.5)
     powers = np.diff(np.log(values), axis=0) / np.diff(np.log(largest))[:, None]
     if not len(powers):
-        return np.full(recorded.shape[1], float(_SQUARE)), np.zeros(recorded.shape[1], np.bool_)
+        return np.full(recorded.shape[1], least_power), np.zeros(recorded.shape[1], np.bool_)
     known = (values[-2:] > 1).all(axis=0)
-    exponents = np.where(known, np.clip(powers[-1], _SQUARE, _MAX_EXPONENT), _SQUARE)
+    exponents = np.where(known, np.clip(powers[-1], least_power, _MAX_EXPONENT), least_power)
     steady = known & (np.abs(powers[-1] - powers[0]) < _MAX_DIFFERENCE) & (powers[-1] > 1 + _MAX_DIFFERENCE)
     return exponents, steady & (len(powers) > 1)
 

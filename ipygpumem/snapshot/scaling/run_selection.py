@@ -23,3 +23,12 @@ def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredic
         if not candidate.reasons:
             return candidate
     return result
+
+
+def releases_once(runs: Sequence[Run]) -> bool:
+    """Return whether only the first run at a size frees cached segments, as cuDNN's search for algorithms does.
+
+    The step ran at the size of the first run before this run.
+    """
+    sizes = {size for size, step in runs if step.frees_segments}
+    return bool(sizes) and runs[0][0] not in sizes

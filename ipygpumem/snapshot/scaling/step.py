@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import BEFORE, Ints
 from ipygpumem.snapshot.queries.groups import label_rows
@@ -69,6 +70,11 @@ class StepRecording:
     def peak(self) -> int:
         """Maximum of the requested bytes on the device during the step."""
         return int(self.timeline.requested.bytes[self.first + 1 : self.last + 2].max())
+
+    @property
+    def frees_segments(self) -> bool:
+        """Whether cached segments were freed during the step."""
+        return bool(np.any(self.timeline.trace.action[self.first + 1 : self.last + 1] == Action.SEGMENT_FREE))
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
         """Return the indices in ``rows`` of allocations at the peak with these sizes, and the sum of their sizes."""

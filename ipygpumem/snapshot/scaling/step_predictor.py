@@ -256,7 +256,7 @@ class RecordedStepPredictor(StepPredictor):
             raise results.PredictionFailedError(str(error)) from None
         return cls(matched, model, requests)
 
-    def repeated(self, created: CreatedBlocks | None = None) -> RecordedStepPredictor:
+    def repeated(self, created: CreatedBlocks | None = None, *, releases_once: bool = False) -> RecordedStepPredictor:
         """Return a predictor of several consecutive runs of the step at the same size, as in training.
 
         Predictions then contain the highest memory usage of any run. Allocations that previous runs left behind, such
@@ -264,19 +264,19 @@ class RecordedStepPredictor(StepPredictor):
         requires that ``runs`` was passed to `from_recordings`.
 
         ``created``: Blocks of the state that do not exist before the first run, such as the state of an optimizer and
-            gradients.
+            gradients. ``releases_once``: See `StepRequests`.
         """
         result, requests = copy.copy(self), copy.copy(self.step_requests)
         sources = requests.retained.sources
         requests.resized = (sources >= 0) & self.model.grows[sources]
-        requests.repeated = True
+        requests.repeated, requests.releases_once = True, releases_once
         requests.created = created or CreatedBlocks()
         StepPredictor.__init__(result, self.model, requests)
         return result
 
-    def bound(self, size: int | Sequence[int], limit: int) -> int:
-        """Return an upper bound in bytes on the allocated memory at a size; above ``limit``, possibly a lower one."""
-        sizes = bounded_sizes(self._matched, self.model, self._check(size))
+    def bound(self, size: int | Sequence[int], limit: int, least_power: float = 2) -> int:
+        """Return a bound on the allocated bytes, see `bounded_sizes`; above ``limit``, possibly a lower one."""
+        sizes = bounded_sizes(self._matched, self.model, self._check(size), least_power)
         requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
         return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
 

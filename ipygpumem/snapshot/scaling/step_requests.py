@@ -75,6 +75,8 @@ class StepRequests:
         repeated: Whether the step runs several times at the same size, from a state without ``retained`` and
             ``created`` blocks.
         created: Blocks of the state that the first of these runs creates.
+        releases_once: Whether only the first of these runs releases PyTorch's cache, as cuDNN's search for the fastest
+            algorithms does.
         recording: Recording that contains the step.
         count: Number of allocations of the step.
         operations: Requests in order, as in `Recording`.
@@ -95,6 +97,7 @@ class StepRequests:
         self.retained = retained or RetainedBlocks(np.full(blocks, -1, np.int64), np.zeros(blocks, np.int64), {})
         self.repeated = False
         self.created = CreatedBlocks()
+        self.releases_once = False
         self.resized: NDArray[np.bool_] = np.zeros(blocks, np.bool_)
         self.count = len(step.rows)
         self.recording = cached_verification(step.snapshot, step.device).recording

@@ -174,6 +174,45 @@ def test_quadratic_growth_with_the_first_of_two_variables(allocations, first):
     assert abs(result.predict(512, 1024) / measured(step, 512, 1024) - 1) < 0.01
 
 
+@pytest.mark.parametrize(
+    ("dimensions", "last", "refused"), [(2, 4096, ""), (3, 256, "differs from the measured value")]
+)
+def test_images_from_a_few_pixels(allocations, fake_gpu, dimensions, last, refused):
+    """No run exceeds its share if the allocations of the smallest images do not show how the memory grows.
+
+    The sizes are similar to those of a convolutional network on an H200, whose peak was lower for 4 than for 2 pixels
+    because of workspaces of cuDNN.
+    """
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 8 * GIB, 0)
+    layer, workspaces = nn.Linear(1024, 4096), {2: 70_000, 4: 1_000, 8: 140_000}
+
+    def workspace(image):
+        torch.empty(workspaces.get(image, 10 * image**dimensions))
+
+    def step(image):
+        pixels, halved = [image] * dimensions, [-(-image // 2)] * dimensions
+        tensors = [torch.empty(4, 3, *pixels)]
+        if image == 2:
+            tensors.append(torch.empty(60_000))
+        workspace(image)
+        tensors += [torch.empty(4, 64, *pixels), torch.empty(4, 64, *pixels)]
+        workspace(image)
+        tensors.append(torch.empty(4, 128, *halved))
+        layer(torch.randn(4, 1024)).sum().backward()
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(2, last + 1))
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    assert refused in result.refusal
+    assert bool(result.refusal) == bool(refused)
+    if not refused:
+        assert result.probes[-1].role == "verification"
+        assert result.error < 0.01
+
+
 def test_small_sizes_that_use_other_kernels(allocations):
     layer = nn.Linear(64, 64)
 

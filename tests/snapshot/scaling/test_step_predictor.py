@@ -14,6 +14,7 @@ from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
+from ipygpumem.snapshot.scaling.run_selection import releases_once
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState
 from snapshot.scaling.recorder import BACKWARD, OPTIMIZER, Recorder, line
@@ -206,6 +207,46 @@ def test_training_before_the_first_step(size, runs):
     assert scaled.predict(size, reserved[-1] - 2 * MIB).outcome != "fits"
     assert scaled.largest(reserved[-1], last=size) == size
     assert scaled.largest(reserved[-1] - 2 * MIB, last=size) != size
+
+
+def searching():
+    """Return a step whose first run at a size releases the cache after trying an algorithm with a large workspace."""
+    sizes = set()
+
+    def step(recorder, size):
+        activations = []
+        for layer in range(6):
+            activations.append(recorder.alloc(size * MIB * (layer + 2), line(10 + layer)))
+            recorder.free(recorder.alloc(size * MIB * (7 if layer % 2 else 3), line(20 + layer)))
+            if size not in sizes:
+                recorder.empty_cache()
+        sizes.add(size)
+        for address in reversed(activations):
+            recorder.free(recorder.alloc(size * MIB * 5, BACKWARD))
+            recorder.free(address)
+
+    return step
+
+
+def test_releases_in_the_first_run_at_a_size():
+    """Later runs at the same size have other segments, because they do not release the cache."""
+    step, recorder = searching(), Recorder().run(weights, 1)
+    for size in (2, 2, 4, 2, 8):
+        recorder.run(step, size)
+        recorder.empty_cache()
+    steps = recorder.steps()[2:]
+    state = InitialState.at(steps[0][1].snapshot, 0, len(recorder.trace) - 1)
+    runs = [((size,), run) for size, run in steps]
+    scaled = RecordedStepPredictor.from_recordings(steps, state=state, runs=runs)
+    assert releases_once(runs)
+    assert not releases_once(runs[1:])  # the first run at the first size
+    assert not releases_once([runs[0], runs[2]])  # no run
+    for size in (5, 16, 40):
+        actual = Recorder().run(weights, 1).run(searching(), *[size] * 5)
+        reserved = [reserved for _, _, reserved in actual.peaks[1:]]
+        assert max(reserved) > reserved[0]
+        assert scaled.repeated(releases_once=True).predict(size).reserved == max(reserved)
+        assert scaled.repeated().predict(size).reserved < max(reserved)
 
 
 def accumulating(generations):
