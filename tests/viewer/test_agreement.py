@@ -26,21 +26,23 @@ HOST_ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "s
 pytestmark = pytest.mark.node
 
 
-def query(folder, snapshots, questions, settings=None):
-    """Run queries in the JavaScript model."""
-    files = []
-    for number, snapshot in enumerate(snapshots):
-        files.append(folder / f"{number}.gpm")
-        files[-1].write_bytes(encode(snapshot, encode_replays(snapshot, settings) if settings else None))
-    process = subprocess.run(
-        [shutil.which("node"), ASK, *files],
-        input=json.dumps(questions),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
-    )
-    return json.loads(process.stdout)
+@pytest.fixture(scope="module")
+def query():
+    """Run queries in the JavaScript model, in one process of Node for all tests."""
+    with subprocess.Popen(
+        [shutil.which("node"), ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as node:
+
+        def run(folder, snapshots, questions, settings=None):
+            files = []
+            for number, snapshot in enumerate(snapshots):
+                files.append(folder / f"{number}.gpm")
+                files[-1].write_bytes(encode(snapshot, encode_replays(snapshot, settings) if settings else None))
+            node.stdin.write(json.dumps([[str(file) for file in files], questions]) + "\n")
+            node.stdin.flush()
+            return json.loads(node.stdout.readline())
+
+        yield run
 
 
 def simulated(seed, devices=2, steps=600):
@@ -69,7 +71,7 @@ def groups_of(answer):
     return [(group["label"], group["bytes"], group["count"]) for group in answer["groups"]]
 
 
-def test_peaks_and_counts(real, tmp_path):
+def test_peaks_and_counts(real, tmp_path, query):
     (file,) = query(tmp_path, [real], [])["files"]
     assert len(file["devices"]) == len(real.timelines)
     for device, timeline in zip(file["devices"], real.timelines, strict=True):
@@ -80,7 +82,7 @@ def test_peaks_and_counts(real, tmp_path):
         assert device["reserved"] == timeline.reserved.peak()[1]
 
 
-def test_live_sets_by_every_key(real, tmp_path):
+def test_live_sets_by_every_key(real, tmp_path, query):
     timeline = real.timeline()
     arguments = [(event, key) for event in sample_events(timeline) for key in KEYS]
     questions = [
@@ -95,7 +97,7 @@ def test_live_sets_by_every_key(real, tmp_path):
         assert [size for _, size, _ in groups_of(answer)] == sorted(sizes, reverse=True)
 
 
-def test_allocations_by_name(real, tmp_path):
+def test_allocations_by_name(real, tmp_path, query):
     timeline = real.timeline()
     allocations = timeline.allocations
     event = timeline.requested.peak()[0]
@@ -106,7 +108,7 @@ def test_allocations_by_name(real, tmp_path):
     assert {group["label"]: group["bytes"] for group in answer["groups"]} == expected
 
 
-def test_states(real, tmp_path):
+def test_states(real, tmp_path, query):
     timeline = real.timeline()
     events = sample_events(timeline)
     questions = [["state", {"device": timeline.device, "event": event, "mode": "line"}] for event in events]
@@ -126,7 +128,7 @@ def test_states(real, tmp_path):
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True", "max_split_size_mb:32"])
-def test_replayed_states(settings, tmp_path):
+def test_replayed_states(settings, tmp_path, query):
     names = ("oom_fragmented", "cuda_graphs", "two_streams_expandable", "cnn_steps")
     snapshots = [Snapshot.load(path(name)) for name in names]
     replays = [snapshot.replay(settings) for snapshot in snapshots]
@@ -163,7 +165,7 @@ def test_replayed_states(settings, tmp_path):
 
 
 @pytest.mark.parametrize("replayed", [False, True])
-def test_uncertain_sizes_of_older_blocks(replayed, tmp_path):
+def test_uncertain_sizes_of_older_blocks(replayed, tmp_path, query):
     """A free block may begin up to 1 MiB after the end of an older block, so that its size is an upper bound."""
     snapshot = with_uncertain_blocks()
     last = len(snapshot.timeline().trace) - 1
@@ -177,7 +179,7 @@ def test_uncertain_sizes_of_older_blocks(replayed, tmp_path):
         assert free.startswith("Up to ") == derived
 
 
-def test_texts_attached_to_allocations(tmp_path):
+def test_texts_attached_to_allocations(tmp_path, query):
     raw = simulated(4, devices=1)
     (trace,) = raw["device_traces"]
     generator = random.Random(4)
@@ -203,7 +205,7 @@ def test_texts_attached_to_allocations(tmp_path):
     assert "saved for backward" in [annotation["text"] for annotation in answer["annotations"]]
 
 
-def test_pinned_memory(tmp_path):
+def test_pinned_memory(tmp_path, query):
     raw = simulated(6, devices=1)
     raw["host_traces"] = [event for event in raw["device_traces"][0] if event["action"] in HOST_ACTIONS]
     size = {"size": 1 << 30, "segment_pool_id": (0, 0), "frames": []}
@@ -224,7 +226,7 @@ def test_pinned_memory(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["line", "stack", "size"])
-def test_differences(tmp_path, key):
+def test_differences(tmp_path, key, query):
     snapshots = [Snapshot.load(path(name)) for name in ("gpt_small", "gpt_cpp")]
     before, after = (
         {"source": number, "device": 0, "event": snapshot.timeline(0).requested.peak()[0]}
@@ -239,7 +241,7 @@ def test_differences(tmp_path, key):
     )
 
 
-def test_search(real, tmp_path):
+def test_search(real, tmp_path, query):
     timeline = real.timeline()
     trace, allocations = timeline.trace, timeline.allocations
     row = len(allocations) // 2
@@ -260,7 +262,7 @@ def test_search(real, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pools_are_inferred_from_segments(tmp_path, seed):
+def test_pools_are_inferred_from_segments(tmp_path, seed, query):
     """Without pool ids in its events, the pool of a block is that of its segment, or unknown, but never a wrong one."""
     complete = simulated(seed, devices=1, steps=900)
     traces = [[{**event} for event in trace] for trace in complete["device_traces"]]
@@ -283,7 +285,7 @@ def test_pools_are_inferred_from_segments(tmp_path, seed):
         assert sorted(groups_of(answer)) == sorted(expected), event
 
 
-def test_pool_of_block_whose_segment_outlives_another(tmp_path):
+def test_pool_of_block_whose_segment_outlives_another(tmp_path, query):
     mib = 1 << 20
     events = [
         ("segment_alloc", 0x10000000, 20 * mib),
