@@ -83,7 +83,7 @@ def test_lines_of_one_segment(monkeypatch):
     """The time is proportional to the number of lines, not to its square."""
     find_lines, arguments = segment_blockers._lines, []
     monkeypatch.setattr(segment_blockers, "_lines", lambda *values: arguments.append(values) or find_lines(*values))
-    for count in (3000, 12_000):
+    for count in (2000, 8000):
         snapshot = _with_lines(count)
         assert len(compare_settings(snapshot, settings=["max_split_size_mb:64"]).blockers.lines) == count - 1
     few, many = (min(_seconds(find_lines, *values) for _ in range(3)) for values in arguments)
