@@ -14,7 +14,7 @@ from ipygpumem.core.serialization import Serializable
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.ranks import RankCommunicator
-    from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
+    from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
 
 AXIS = re.compile(
     r"\s*(?P<name>[^\W\d]\w*)=(?P<first>\d{1,30})\.\.(?P<last>\d{1,30})(?:\.\.(?P<step>\d{1,30}))?(?=\s|$)"
@@ -156,6 +156,19 @@ def verification_size(
     if bounded > checked or len(checked) > 1:
         return (part if part > checked else bounded), False
     return (axes[0].at_least(3 * checked[0] // 4),), False
+
+
+def largest_sizes(
+    ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
+) -> dict[str, int | None]:
+    """Return the attributes of `Fit` that contain the largest sizes, by name. The step fits on all ranks at them."""
+    # reserved memory can be lower at a larger size, so a search from the first size may end below the recommended size
+    first, last = axis.first, axis.last
+    recommended = scaled.largest(capacity, margin, first=first, last=last)
+    largest = scaled.largest(capacity, first=recommended or first, last=last) or recommended
+    after_release = scaled.largest(capacity, first=largest or first, last=last, after_release=True) or largest
+    sizes = {"largest": largest, "recommended": recommended, "after_release": after_release}
+    return {name: axis.at_most(ranks.minimum(size or 0)) for name, size in sizes.items()}
 
 
 def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:

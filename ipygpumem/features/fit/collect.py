@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, check_argument, first_line
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
@@ -15,7 +15,7 @@ from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange, applicable
 from ipygpumem.features.fit.advice.model import ChangeTrial
 from ipygpumem.features.fit.advice.model_blocks import checkpointing
-from ipygpumem.features.fit.axes import SizeAxis
+from ipygpumem.features.fit.axes import SizeAxis, largest_sizes, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Fit, SizeCombination
 from ipygpumem.features.fit.ranks import RankCommunicator
@@ -26,7 +26,7 @@ from ipygpumem.features.fit.step_runner import MAX_SHARE, FitError, StepRunner
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
-from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor, StepPredictor
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 
 if TYPE_CHECKING:
     from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 _MAX_DIFFERENCE = 0.005
 """Largest difference in the size of existing tensors, relative to the peak, at which two predictions are comparable."""
+_MAX_ERROR = 0.2
+"""Relative error of estimates on fake tensors that is not exceeded."""
+_SMALL = 2
+"""Largest size at which the first run is not estimated before."""
+_Result = TypeVar("_Result")
 _ROWS = 6
 """Maximum number of values of the second variable for which the largest sizes are shown."""
 
@@ -127,7 +132,7 @@ def fit_step(
         return refusal
 
     try:
-        refusal_text = _run(search, run)
+        refusal_text = _run(search, run, most)
         if advisor is not None and try_changes:
             _ = advisor.in_contexts  # runs the step, which adds trials
         return _result(search, margin, refusal_text, advisor, trials)
@@ -142,8 +147,11 @@ def _search(code: StepCode, on: Any, most: Any, dry: Any) -> SizeSearch:
     return SizeSearch(code, runner, RankCommunicator(), on, most)
 
 
-def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
-    """Call a function that runs the step, restore the state of the step, and return the result of the function."""
+def _run(search: SizeSearch, run: Callable[[SavedState, Any], _Result], most: float | None = None) -> _Result:
+    """Call a function that runs the step, restore the state of the step, and return the result of the function.
+
+    If ``most`` is not None, the first run is estimated before, and must not need more than this share of the memory.
+    """
     __tracebackhide__ = True
     runner = search.runner
     runner.start()
@@ -151,6 +159,8 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
     state = _saved_state(runner, search.code)
     with DeferredInterrupts():  # an interrupt immediately before the restoration must not prevent it
         try:
+            if most is not None and isinstance(runner, StepRunner) and search.ranks.world == 1:
+                _check_first_run(search, runner, state, most)
             with runner.updates(state.objects, search.allows_update) as updates, ImmediateInterrupts():
                 return run(state, updates)
         finally:
@@ -158,6 +168,34 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], str]) -> str:
                 search.side_effects.__exit__()
                 notes = [*search.side_effects.notes(), *state.restore(search.side_effects.advanced)]
                 search.notes += [*notes, *runner.close()]
+
+
+def _check_first_run(search: SizeSearch, runner: StepRunner, state: SavedState, most: float) -> None:
+    """Raise `FitError` if the first run needs too much memory, as estimated by running the step on fake tensors.
+
+    There is no estimate for the smallest possible sizes, if the step cannot run on fake tensors, or if functions have
+    cached results, which would be lost if fake tensors were added.
+    """
+    size, tensors = tuple(axis.first_run for axis in search.code.axes), state.objects.tensors
+    has_results = any(function.cache_info().currsize for function in state.objects.caches)
+    if max(size) <= _SMALL or has_results or not _use_gpu(tensors):
+        return
+    try:
+        with ImmediateInterrupts():
+            dry = _search(search.code, None, most, dry=True)
+            estimated = _run(dry, lambda *_: dry.runner.run(size).step(0).own_peak)
+    except Exception:  # the first run will raise it, too, unless only fake tensors cause it
+        return
+    gradients = [leaf.grad for leaf in tensors if leaf.is_leaf and leaf.grad is not None]
+    needed_bytes = estimated - sum(gradient.nbytes for gradient in gradients)  # fake tensors have no gradients before
+    available = runner.available(runner.current_device())
+    if needed_bytes > (1 + _MAX_ERROR) * most * available.free:
+        search.notes += dry.notes
+        raise available.refusal(f"the first run, at size {size_name(size)},", needed_bytes, most)
+
+
+def _use_gpu(tensors: Iterable[Any]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors)
 
 
 def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTrial]:
@@ -228,7 +266,7 @@ def _result(
     values: dict[str, Any] = {}
     if not refusal and scaled is not None and capacity is not None:
         if len(axes) == 1:
-            values |= _largest(search.ranks, axes[0], scaled, capacity, margin)
+            values |= largest_sizes(search.ranks, axes[0], scaled, capacity, margin)
             values["pieces"] = scaled.pieces(axes[0].first, axes[0].last)
         else:
             values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))
@@ -248,19 +286,6 @@ def _result(
     )
 
 
-def _largest(
-    ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
-) -> dict[str, int | None]:
-    """Return the attributes of `Fit` that contain the largest sizes, by name. The step fits on all ranks at them."""
-    # reserved memory can be lower at a larger size, so a search from the first size may end below the recommended size
-    first, last = axis.first, axis.last
-    recommended = scaled.largest(capacity, margin, first=first, last=last)
-    largest = scaled.largest(capacity, first=recommended or first, last=last) or recommended
-    after_release = scaled.largest(capacity, first=largest or first, last=last, after_release=True) or largest
-    sizes = {"largest": largest, "recommended": recommended, "after_release": after_release}
-    return {name: axis.at_most(ranks.minimum(size or 0)) for name, size in sizes.items()}
-
-
 def _combinations(
     ranks: RankCommunicator, axes: tuple[SizeAxis, ...], scaled: RecordedStepPredictor, capacity: int, margin: float
 ) -> Iterable[SizeCombination]:
@@ -269,7 +294,7 @@ def _combinations(
     sizes = {second.at_most(round(second.first * ratio ** (row / (_ROWS - 1)))) or 0 for row in range(_ROWS)}
     for size in sorted(sizes - {0}):
         scaled_at_size = scaled.at(1, size)
-        values = _largest(ranks, first, scaled_at_size, capacity, margin)
+        values = largest_sizes(ranks, first, scaled_at_size, capacity, margin)
         recommended = values["recommended"]
         reserved = None if recommended is None else scaled_at_size.predict(recommended).reserved
         yield SizeCombination(size, values["largest"], recommended, reserved)

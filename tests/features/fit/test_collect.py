@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import re
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from torch.nn import functional
 import ipygpumem
 from ipygpumem import OptionError, RecordingError
 from ipygpumem.core.units import MIB
-from ipygpumem.features.fit.axes import SizeAxis
-from ipygpumem.features.fit.collect import _largest
+from ipygpumem.features.fit import collect
+from ipygpumem.features.fit.axes import SizeAxis, largest_sizes
 from ipygpumem.features.fit.ranks import RankCommunicator
 from ipygpumem.measurement.allocation_history import RecordingOptions
 from ipygpumem.measurement.recorder import AllocationRecorder
@@ -213,6 +214,33 @@ def test_images_from_a_few_pixels(allocations, fake_gpu, dimensions, last, refus
         assert result.error < 0.01
 
 
+def test_first_run_that_needs_too_much_memory(allocations, fake_gpu, monkeypatch):
+    """A first run that certainly exceeds its share is not started, and the state remains the same."""
+    monkeypatch.setattr(collect, "_use_gpu", lambda _: True)
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+    training, sizes = Training(), []
+
+    def step(batch):
+        sizes.append(batch)
+        training.step(batch)
+
+    training.step(3)
+    gradients = [parameter.grad for parameter in training.model.parameters()]
+    torch.cuda.reset_peak_memory_stats()
+    peak = torch.cuda.max_memory_allocated()
+    result = ipygpumem.fit(step, range(1_000_000, 2_000_001))
+    assert re.fullmatch(
+        r"the first run, at size 1,000,000, needs [\d.,]+ GiB, more than 25% of the free 59\d.\d MiB.*", result.refusal
+    )
+    assert torch.cuda.max_memory_allocated() == peak
+    assert not result.probes
+    assert not sizes
+    assert [parameter.grad for parameter in training.model.parameters()] == gradients
+    assert not ipygpumem.fit(step, range(1_000, 200_001)).refusal
+
+
 def test_small_sizes_that_use_other_kernels(allocations):
     layer = nn.Linear(64, 64)
 
@@ -294,7 +322,7 @@ def test_order_of_the_largest_sizes():
     reserved = [scaled.predict(size).reserved for size in axis.sizes]
     assert reserved != sorted(reserved)
     for capacity in range(100 * MIB, 1500 * MIB, 10 * MIB):
-        sizes = _largest(ranks, axis, scaled, capacity, 0.1)
+        sizes = largest_sizes(ranks, axis, scaled, capacity, 0.1)
         recommended, largest, after_release = (sizes[name] for name in ("recommended", "largest", "after_release"))
         assert (recommended or 0) <= (largest or 0) <= (after_release or 0), capacity
         assert largest is None or reserved[largest - 1] <= capacity
