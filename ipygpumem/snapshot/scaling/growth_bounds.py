@@ -7,6 +7,7 @@ are exact, so that an allocation whose size is not exactly predicted for each re
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.matching import MatchedRecordings
+from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
 from ipygpumem.snapshot.scaling.step import StepRecording
 
@@ -33,22 +34,43 @@ _FASTER = 1.5
 _LARGEST = 1 << 46
 
 
-def bounded_sizes(matched: MatchedRecordings, model: SizeModel, size: Size, least_power: float = _SQUARE) -> Ints:
+def confirmed_growth(matched: MatchedRecordings, model: SizeModel, others: Iterable[Run]) -> NDArray[np.bool_]:
+    """Return which allocations have exactly the predicted sizes, at more sizes of the step than determine the model.
+
+    ``others``: Recordings that do not determine the model, in addition to those of ``matched``. Some of their
+        allocations may have other sizes, because small sizes use other kernels.
+    """
+    predicted = np.stack([model.sizes(size) for size, _ in matched.runs])
+    exact = np.all(matched.recorded_sizes() == predicted, axis=0)
+    is_checked = np.full(len(exact), len({size for size, _ in matched.runs}) > model.coefficients[0].size)
+    for size, run in others:
+        indices = matched.counterparts((size, run))
+        own, sizes = indices[indices >= 0], run.sizes[indices >= 0]
+        is_checked[own] |= sizes == model.sizes(size)[own]
+    result: NDArray[np.bool_] = exact & is_checked
+    return result
+
+
+def bounded_sizes(
+    matched: MatchedRecordings,
+    model: SizeModel,
+    size: Size,
+    is_confirmed: NDArray[np.bool_],
+    least_power: float = _SQUARE,
+) -> Ints:
     """Return an upper bound on the size of each allocation in bytes, at a size of the step above the recorded sizes.
 
     An allocation is assumed to grow with the power ``least_power`` of the size of the step, or with a higher power if
-    its recorded sizes do, unless it is constant or the model predicts its sizes in more recordings than determine the
-    model. If other allocations grow faster than the size of the step, workspaces of libraries grow like these.
+    its recorded sizes do, unless it is constant or its growth ``is_confirmed``. If other allocations grow faster than
+    the size of the step, workspaces of libraries grow like these.
     """
     predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
-    exact = np.all(recorded == np.stack([model.sizes(at) for at, _ in matched.runs]), axis=0)
     constant = np.all(recorded == matched.step.sizes, axis=0)
-    is_checked = len({at for at, _ in matched.runs}) > model.coefficients[0].size
     exponents, steady = _exponents(matched, recorded, least_power)
     growth = math.prod(size) / math.prod(matched.size)
     bounds = np.minimum(matched.step.sizes * growth**exponents, _LARGEST).astype(np.int64)
     workspaces = matched.step.is_workspace & ~steady  # libraries select algorithms, and therefore workspaces, by size
-    certain = constant | (exact & is_checked) | workspaces
+    certain = constant | is_confirmed | workspaces
     result: Ints = np.where(certain, predicted, np.maximum(predicted, bounds))
     growing = ~constant & ~workspaces
     fastest = result[growing].sum() / max(matched.step.sizes[growing].sum(), 1)

@@ -18,7 +18,7 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun
 from ipygpumem.snapshot.scaling import results
 from ipygpumem.snapshot.scaling.consecutive_runs import ConsecutiveRuns, replay_outcome
-from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes
+from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes, confirmed_growth
 from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_notes, find_reasons
 from ipygpumem.snapshot.scaling.retained_blocks import find_retained_blocks
@@ -211,9 +211,11 @@ class RecordedStepPredictor(StepPredictor):
         notes: Sentences about assumptions that the recordings do not confirm.
     """
 
-    def __init__(self, matched: MatchedRecordings, model: SizeModel, step_requests: StepRequests) -> None:
+    def __init__(
+        self, matched: MatchedRecordings, model: SizeModel, step_requests: StepRequests, others: Iterable[Run] = ()
+    ) -> None:
         super().__init__(model, step_requests)
-        self._matched = matched
+        self._matched, self._is_confirmed = matched, confirmed_growth(matched, model, others)
         self.deviations = matched.deviations(model)
         self.reasons = find_reasons(matched, model, self.deviations)
         self.notes = find_notes(matched, model)
@@ -254,7 +256,7 @@ class RecordedStepPredictor(StepPredictor):
             requests = StepRequests(matched.step, state, retained)
         except ReplayError as error:
             raise results.PredictionFailedError(str(error)) from None
-        return cls(matched, model, requests)
+        return cls(matched, model, requests, [run for run in runs if run not in runs_by_size])
 
     def repeated(self, created: CreatedBlocks | None = None, *, releases_once: bool = False) -> RecordedStepPredictor:
         """Return a predictor of several consecutive runs of the step at the same size, as in training.
@@ -276,7 +278,7 @@ class RecordedStepPredictor(StepPredictor):
 
     def bound(self, size: int | Sequence[int], limit: int, least_power: float = 2) -> int:
         """Return a bound on the allocated bytes, see `bounded_sizes`; above ``limit``, possibly a lower one."""
-        sizes = bounded_sizes(self._matched, self.model, self._check(size), least_power)
+        sizes = bounded_sizes(self._matched, self.model, self._check(size), self._is_confirmed, least_power)
         requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
         return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
 

@@ -249,6 +249,29 @@ def test_releases_in_the_first_run_at_a_size():
         assert scaled.repeated().predict(size).reserved < max(reserved)
 
 
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_bounds_of_growth(power):
+    """Growth is unknown if only two sizes determine the prediction, unless an excluded size confirms it."""
+
+    def step(recorder, size):
+        other = [recorder.alloc(MIB, line(9))] if size == 2 else []
+        tensors = [recorder.alloc(3 * size**power, line(10)), recorder.alloc(7 * MIB, line(11))]
+        recorder.free(recorder.alloc(1000 * size**power, line(12)))  # a workspace
+        for address in (*tensors, *other):
+            recorder.free(address)
+
+    runs = [((size,), run) for size, run in Recorder().run(step, 2, 4, 8).steps()]
+    limit, size = 1 << 50, 1024
+    actual = Recorder().run(step, size).peaks[-1][1]
+    alone = RecordedStepPredictor.from_recordings(runs[1:])
+    assert alone.bound(size, limit) >= actual
+    if power == 1:
+        assert alone.bound(size, limit) > alone.predict(size).allocated
+    scaled = RecordedStepPredictor.from_recordings(runs[1:], runs=runs)
+    assert scaled.bound(size, limit) >= actual
+    assert (scaled.bound(size, limit) == scaled.predict(size).allocated == actual) == (power == 1)
+
+
 def accumulating(generations):
     """Return a step that adds gradients to those of earlier runs and keeps its output, and the gradients' addresses."""
     kept, gradients = [], []
