@@ -120,7 +120,7 @@ def test_peak_with_checkpointing_of_repeated_modules(traffic, autocast):
     notes, peaks = [], []
     for checkpointed in (False, True):
         model = Residual(checkpointed=checkpointed)
-        optimizer, x = torch.optim.Adam(model.parameters(), foreach=False), torch.randn(4096, 32)
+        optimizer, x = torch.optim.Adam(model.parameters(), foreach=False), torch.randn(1024, 32)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             step(model, optimizer, x)
             gc.collect()
