@@ -106,6 +106,8 @@ def terminal_shell():
     config = Config()
     config.HistoryManager.enabled = False
     config.TerminalInteractiveShell.simple_prompt = True
+    if sys.modules["IPython"].version_info < (8,):  # an interrupt of the default mode raises a TypeError in IPython 7
+        config.InteractiveShell.xmode = "Plain"
     return TerminalInteractiveShell.instance(config=config)
 
 
