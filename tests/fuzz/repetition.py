@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import pickle
+from itertools import islice, product
 
 from snapshot.malicious_files import (
     entries_at_slow_positions,
@@ -176,6 +177,15 @@ def many_numbers(rng, size):
     return HEAD + b"}\x8c\x08segments](" + item * (size // len(item)) + b"es."
 
 
+def device_names(rng, size):
+    """Return a snapshot with one dict of counters for many device names, with digits of many scripts."""
+    counters = dict.fromkeys(["used", "total", "allocated", "reserved"], 1 << 61)
+    digits = [chr(code) for code in range(1 << 17) if chr(code).isdecimal()]
+    names = rng.choice([map(str, range(999)), map("".join, product(digits, repeat=3)), (f"{n:03}" for n in range(999))])
+    devices = dict.fromkeys(islice(names, size // 12), counters)
+    return snapshot([event()], ipygpumem={"readings": {"before": devices, "after": devices}})
+
+
 def keys(rng, size):
     """Return a pickle in which the same dict is changed again and again, or two equal long texts are its keys."""
     if rng.random() < 0.5:
@@ -238,7 +248,7 @@ def sampled(rng, size):
 
 
 KINDS = [repeated_text, repeated_list, repeated_item, devices, nested, many_numbers, keys, streams]
-KINDS += [predictable_keys, sampled, shared_by_stacks]
+KINDS += [predictable_keys, sampled, shared_by_stacks, device_names]
 
 
 def generate(rng, size):

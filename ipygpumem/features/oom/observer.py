@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _MAX_FAILURES = 100  # maximum number of failures to keep; a loop may retry an allocation thousands of times
 _MAX_FRAMES = 64
-_DEVICE = re.compile(r"(?:GPU|device) (\d+)")
-_REQUESTED = re.compile(r"(?:allocate|Requested\s*:) ([\d.]+ (?:[KMG]iB|bytes))")
+_DEVICE = re.compile(r"(?:GPU|device) ([0-9]{1,4})")
+_REQUESTED = re.compile(r"(?:allocate|Requested\s*:) ([0-9.]{1,30} (?:[KMG]iB|bytes))")
 _SEARCH_LIMIT = 0.25  # time limit of the search for holders in seconds; the search blocks the user's code once per cell
 
 

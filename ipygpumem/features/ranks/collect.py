@@ -23,8 +23,8 @@ from ipygpumem.features.ranks.table import names_by_text, ranks_tables
 _MAX_REPORT_BYTES = 1 << 22
 _MAX_FILES = 100_000
 _SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")
-_RANK_STEM = re.compile(r"rank_0*(\d{1,8})$")
-_NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
+_RANK_STEM = re.compile(r"rank_0*([0-9]{1,8})$")
+_NUMBERED_STEM = re.compile(r"(.*?)([0-9]{1,8})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

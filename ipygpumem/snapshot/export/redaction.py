@@ -30,7 +30,7 @@ _SETTINGS = {
     *("release_lock_on_cudamalloc", "release_lock_on_malloc", "max_round_threshold", "max_cached_size"),
 }
 """Names of the numbers and switches that PyTorch writes to ``allocator_settings``."""
-_CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:\d{1,4})?")
+_CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:[0-9]{1,4})?")
 
 
 def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:

@@ -21,10 +21,10 @@ from ipygpumem.snapshot.model.stacks import StackTable
 OUTSIDE = "(no cell)"
 _MAX_LABELS = 3
 _MAX_FILES = 100  # maximum number of cells in a stack that are considered
-_MAX_DIGITS = 10
+_NUMBER = re.compile(r"[0-9]{1,9}")
 FOREVER = (1 << 63) - 1
-_IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
-_IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
+_IPYTHON = re.compile(r"<ipython-input-([0-9]+)-[0-9a-f]+>")
+_IPYKERNEL = re.compile(r".*[/\\]ipykernel_[0-9]+[/\\]([0-9]+)\.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class RecorderMetadata:
     def torch_version(self) -> tuple[int, ...] | None:
         """Major and minor version of PyTorch; None if they are unknown."""
         parts = (self.torch or "").split(".")[:2]
-        return tuple(int(part) for part in parts if part.isdecimal() and len(part) < _MAX_DIGITS) or None
+        return tuple(int(part) for part in parts if _NUMBER.fullmatch(part)) or None
 
     def dropped_of(self, device: int) -> int | None:
         """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""

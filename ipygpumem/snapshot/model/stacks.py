@@ -28,7 +28,7 @@ _NOT_USER_CODE = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-_FORMATTED_FRAME = re.compile(r'File "([^"\n]+)", line (\d{1,9}), in (\S+)')
+_FORMATTED_FRAME = re.compile(r'File "([^"\n]+)", line ([0-9]{1,9}), in (\S+)')
 
 
 def formatted_frames(trace: str) -> list[tuple[str, int, str]]:

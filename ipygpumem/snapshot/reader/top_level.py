@@ -23,7 +23,7 @@ from ipygpumem.snapshot.reader.trace_reader import TraceReader
 _STAGES = ("START", "END")
 _NO_DEVICE = -1
 _SCHEMA = 1
-_DEVICE = re.compile(r"(?:cuda:)?\d{1,3}")
+_DEVICE = re.compile(r"(?:cuda:)?(0|[1-9][0-9]{0,2})")
 _COUNTERS = tuple(field.name for field in fields(DeviceReading))
 _CURVE_KEYS = ("device", "time_us", "bytes")
 _MAX_CURVES = 16  # maximum per device; a recorder writes one or two
@@ -177,7 +177,7 @@ def read_recorder_metadata(value: Any, devices: int, budget: checks.RepeatedText
         device_limits=limits,
         device_threads=threads,
         variables=_read_variables(own.get("variables", ()), budget),
-        readings=_read_readings(checks.mapping(own.get("readings", {}), "ipygpumem: readings")),
+        readings=_read_readings(checks.mapping(own.get("readings", {}), "ipygpumem: readings"), devices),
         curves=_read_curves(checks.mapping(own.get("curves", {}), "ipygpumem: curves"), devices),
     )
 
@@ -192,13 +192,16 @@ def _read_variables(value: Any, budget: checks.RepeatedTextLimit) -> dict[bytes,
     return variables
 
 
-def _read_readings(readings: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the counters of each device before and after the recording. Values other than integers are ignored."""
+def _read_readings(readings: dict[str, Any], devices: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the counters of each device before and after the recording.
+
+    Values other than integers and device indices above the limit are ignored.
+    """
     return {
         when: {
             device: {name: counters[name] for name in _COUNTERS if _are_integers([counters.get(name)])}
             for device, counters in _dicts(readings.get(when))
-            if _DEVICE.fullmatch(device)
+            if (match := _DEVICE.fullmatch(device)) and int(match[1]) < devices
         }
         for when in ("before", "after")
         if when in readings

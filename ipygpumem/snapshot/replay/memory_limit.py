@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many, parse_size, size
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
-from ipygpumem.snapshot.replay.missing_data import completes_free
+from ipygpumem.snapshot.replay.missing_data import completes_free, releases_show_causes
 from ipygpumem.snapshot.replay.settings import SMALL
 
 if TYPE_CHECKING:
@@ -104,6 +104,35 @@ def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings:
     return free is not None or limit is not None
 
 
+class ReleaseCauses:
+    """Data that show why segments were freed: the stacks of events, and the new memory that a request required."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._trace, self._settings = recording.trace, recording.settings
+        stack = self._trace.stack
+        # cumulative counts, because many groups of freed segments can precede the same request
+        self._changes = np.cumsum(np.diff(stack, prepend=stack[:1]) != 0, dtype=np.int32)
+        self._causes = np.append(np.int32(0), np.cumsum(releases_show_causes(recording), dtype=np.int32))
+        self._new_bytes: dict[int, int] = {}
+
+    def are_shown(self, first: int, end: int) -> bool:
+        """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
+        return bool(self._causes[end] > self._causes[first] and self._changes[end - 1] == self._changes[first])
+
+    def new_bytes(self, request: int) -> int:
+        """Return the size in bytes of the new memory for a request, which starts with the event ``request``."""
+        if request not in self._new_bytes:
+            trace, settings = self._trace, self._settings
+            end = request
+            while end < len(trace) and trace.action[end] == trace.action[request]:
+                end += 1
+            result = sum(trace.size[request:end].tolist())
+            if end < len(trace) and trace.action[end] == Action.ALLOC:
+                result = max(result, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
+            self._new_bytes[request] = result
+        return self._new_bytes[request]
+
+
 def is_retry(recording: Recording, event: int, request: int) -> bool:
     """Return whether the allocator, not ``torch.cuda.empty_cache``, freed segments to serve a request.
 
@@ -118,7 +147,7 @@ def is_retry(recording: Recording, event: int, request: int) -> bool:
         return False
     if recording.timeline.reserved is None or recording.settings.collection_threshold:
         return True
-    if limit is None and recording.shows_cause(event, request):
+    if limit is None and recording.release_causes.are_shown(event, request):
         return True
     return _exceeded_limit(recording, event, request, recording.limit[0] if limit is None else limit)
 
@@ -152,16 +181,10 @@ def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) 
 
     True is also returned if the request did not allocate or map new memory, or if the reserved memory is unknown.
     """
-    trace, settings, reserved = recording.trace, recording.settings, recording.timeline.reserved
+    trace, reserved = recording.trace, recording.timeline.reserved
     if reserved is None or trace.action[request] not in (Action.SEGMENT_ALLOC, Action.MAP):
         return True
-    end = request
-    while end < len(trace) and trace.action[end] == trace.action[request]:
-        end += 1
-    new_bytes = sum(trace.size[request:end].tolist())
-    if end < len(trace) and trace.action[end] == Action.ALLOC:
-        new_bytes = max(new_bytes, settings.segment_size(*settings.round(trace.size[[end]]).tolist()))
-    return bool(int(reserved.bytes[event]) + new_bytes > limit)
+    return int(reserved.bytes[event]) + recording.release_causes.new_bytes(request) > limit
 
 
 def limit_of_retries(recording: Recording) -> int | None:
@@ -181,9 +204,8 @@ def limit_of_retries(recording: Recording) -> int | None:
         if trace.action[item.request] == Action.SEGMENT_ALLOC
     ]
     lowest = sorted(bounds)[:_MAX_BOUNDS]
-    certain = (
-        upper for upper, *events in lowest if recording.shows_cause(*events) or _keeps_segments(recording, *events)
-    )
+    causes = recording.release_causes
+    certain = (upper for upper, *events in lowest if causes.are_shown(*events) or _keeps_segments(recording, *events))
     upper = next(certain, None)
     return upper if upper is not None and upper >= recording.limit[0] else None
 

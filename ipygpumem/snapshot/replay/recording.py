@@ -14,6 +14,7 @@ from ipygpumem.snapshot.model.segment_history import find_range
 from ipygpumem.snapshot.replay.expandable_pools import default_pool, expandable_pools
 from ipygpumem.snapshot.replay.free_blocks import BlockPool
 from ipygpumem.snapshot.replay.memory_limit import (
+    ReleaseCauses,
     available_memory,
     is_limited_by_fraction,
     is_retry,
@@ -24,7 +25,6 @@ from ipygpumem.snapshot.replay.memory_limit import (
 from ipygpumem.snapshot.replay.missing_data import (
     after_completed_frees,
     missing_data,
-    releases_show_causes,
     smallest_requests,
 )
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
@@ -266,21 +266,17 @@ class Recording:
     def has_uncertain_retries(self) -> bool:
         """Whether the file does not show for all freed segments whether the program or the allocator freed them."""
         return any(
-            not self.shows_cause(item.first, item.first + item.count)
+            not self.release_causes.are_shown(item.first, item.first + item.count)
             if item.retry
             else may_be_retry(self, item.first, item.request)
             for item in self.special
             if not isinstance(item, int)
         )
 
-    def shows_cause(self, first: int, end: int) -> bool:
-        """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
-        stacks = self.trace.stack[first:end]
-        return bool(self._shows_causes[first:end].any() and (stacks == stacks[0]).all())
-
     @cached_property
-    def _shows_causes(self) -> NDArray[np.bool_]:
-        return releases_show_causes(self)
+    def release_causes(self) -> ReleaseCauses:
+        """Data that show why segments were freed."""
+        return ReleaseCauses(self)
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:

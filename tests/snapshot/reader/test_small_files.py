@@ -87,6 +87,22 @@ def test_values_in_readings_and_curves_that_json_cannot_express(value):
     assert size < 10_000
 
 
+def test_device_names_of_readings():
+    """A few bytes name one dict of counters for a further device, so that the number of devices must be limited."""
+    valid = [*(f"cuda:{number}" for number in range(128)), *map(str, range(128))]
+    invalid = ["00", "cuda:007", "\u0663", "cuda:\U0001d7d8", "128", "cuda:999", "1_0", "+1", " 1", "cuda:", ""]
+    counters = {"used": 1}
+    names = dict.fromkeys([*valid, *invalid], counters)
+    own = Snapshot.load(snapshot_of(event(), ipygpumem={"readings": {"before": names, "after": names}})).own
+    assert [list(own.readings[when]) for when in ("before", "after")] == [valid, valid]
+
+
+def test_versions_of_pytorch():
+    versions = {"2.11.0+cu128": (2, 11), "2.5": (2, 5), "2.\u0663": (2,), "1_0.3": (3,), "9" * 5000: None, "": None}
+    for text, version in versions.items():
+        assert Snapshot.load(snapshot_of(event(), ipygpumem={"torch": text})).own.torch_version == version
+
+
 def test_settings_that_json_cannot_express():
     settings = {"a": float("nan"), "b": float("inf"), "c": 1.5}
     header, _ = header_of(snapshot_of(event(), allocator_settings=settings))

@@ -121,6 +121,30 @@ def test_releases_of_many_streams(monkeypatch):
     assert len(limits) <= 2
 
 
+def test_many_releases_before_one_request(monkeypatch):
+    """The new memory for a request is determined once, not for each of the segments freed before the request."""
+    calls = []
+    segment_size = AllocatorSettings.segment_size
+    monkeypatch.setattr(
+        AllocatorSettings, "segment_size", lambda self, size: calls.append(size) or segment_size(self, size)
+    )
+    count, end = 50, 4 * TIB
+    events = [("alloc", 0, 512, 0, None), ("free_completed", 0, 512, 0, None)]
+    for number in range(count):
+        events += [("free_completed", 512 * (number + 2), 512, 0, None)]
+        events += [("segment_free", TIB + 4 * MIB * number, 4 * MIB, 0, None)]
+    events += [("segment_alloc", end + 4 * MIB * number, 4 * MIB, 0, None) for number in range(count)]
+    events += [("alloc", end, 3 * MIB, 0, None), ("free_completed", end, 3 * MIB, 0, None)]
+    events += [("segment_free", end + 4 * MIB * number, 4 * MIB, 0, None) for number in range(count)]
+    own = {"devices": [{"index": 0, "limit": 64 * TIB}]}
+    settings = {"max_split_size": 64 * MIB, "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+    result = Recording(_load(events, [(0, "small", False, [(2 * MIB, 0)])], own, **settings), 0)
+    releases = [item for item in result.special if item.request == 2 * count + 2]
+    assert (result.problem, len(releases), len(calls)) == ("", count, 1)
+    assert not any(item.retry for item in releases)
+    assert result.release_causes.new_bytes(2 * count + 2) == count * 4 * MIB
+
+
 def test_sizes_of_blocks_are_computed_once(monkeypatch):
     calls = []
     compute = block_sizes._sizes_from_addresses
