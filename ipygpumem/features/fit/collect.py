@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _MAX_DIFFERENCE = 0.005
 """Largest difference in the size of existing tensors, relative to the peak, at which two predictions are comparable."""
 _MAX_ERROR = 0.2
-"""Relative error of estimates on fake tensors that is not exceeded."""
+"""Largest expected relative error of estimates on fake tensors."""
 _SMALL = 2
-"""Largest size at which the first run is not estimated before."""
+"""Largest size at which the memory usage of the first run is not estimated beforehand."""
 _Result = TypeVar("_Result")
 _ROWS = 6
 """Maximum number of values of the second variable for which the largest sizes are shown."""
@@ -62,10 +62,10 @@ def fit(
 
     Args:
         step: Function that takes a size and runs one step of training or inference at this size.
-        sizes: Possible sizes, such as ``range(1, 4097)``. For a function with two sizes, a dict from the names of its
-            parameters to their ranges.
+        sizes: Possible sizes, such as ``range(1, 4097)``. For a function with two sizes, a dict that maps the names of
+            its parameters to their ranges.
         margin: Share of the memory that remains free at the recommended size.
-        on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``. The default is that of this GPU.
+        on: Memory of the target GPU, in bytes or as a string such as ``"24 GiB"``; by default, the memory of this GPU.
         most: Share of the free memory that a run may use, at most 0.5.
         try_changes: Whether to also run the step with some of the changes that `Fit.advice` lists, to check their
             predictions.
@@ -99,7 +99,7 @@ def fit_step(
     try_changes: bool = False,
     dry: bool = False,
 ) -> Fit:
-    """Predict the memory usage of a step given as `StepCode`. Arguments and errors are the same as for `fit`."""
+    """Predict the memory usage of a step given as `StepCode`. The other arguments and the errors are those of `fit`."""
     __tracebackhide__ = True
     check_argument("margin", margin, (int, float), "a share of the memory, such as 0.02")
     check_argument("most", most, (int, float), "a share of the free memory, such as 0.25")
@@ -150,7 +150,7 @@ def _search(code: StepCode, on: Any, most: Any, dry: Any) -> SizeSearch:
 def _run(search: SizeSearch, run: Callable[[SavedState, Any], _Result], most: float | None = None) -> _Result:
     """Call a function that runs the step, restore the state of the step, and return the result of the function.
 
-    If ``most`` is not None, the first run is estimated before, and must not need more than this share of the memory.
+    ``most``: Share of the free memory that the first run may use, which is checked beforehand; None for no check.
     """
     __tracebackhide__ = True
     runner = search.runner
@@ -173,8 +173,8 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], _Result], most: fl
 def _check_first_run(search: SizeSearch, runner: StepRunner, state: SavedState, most: float) -> None:
     """Raise `FitError` if the first run needs too much memory, as estimated by running the step on fake tensors.
 
-    There is no estimate for the smallest possible sizes, if the step cannot run on fake tensors, or if functions have
-    cached results, which would be lost if fake tensors were added.
+    No estimate is made for the smallest sizes, if the step cannot run on fake tensors, or if functions have cached
+    results: a cache to which fake tensors were added must be cleared.
     """
     size, tensors = tuple(axis.first_run for axis in search.code.axes), state.objects.tensors
     has_results = any(function.cache_info().currsize for function in state.objects.caches)
@@ -221,7 +221,7 @@ def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTr
 def _run_contexts(
     code: StepCode, contexts: Iterable[ContextManagerChange], kept_bytes: int, trials: list[ChangeTrial], **options: Any
 ) -> Iterator[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
-    """Run the step in each context manager. Yield the context manager and the prediction or the reason for a failure.
+    """Run the step in each context manager. Yield each with the prediction, or the reason why there is none.
 
     ``kept_bytes`` is the size of the tensors that the step does not free. The largest run in each context manager is
     appended to ``trials``.

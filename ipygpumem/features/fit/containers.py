@@ -16,7 +16,7 @@ from ipygpumem.core.introspection import attempt, instance_dict, is_instance, mr
 
 
 def _base(container: Any) -> type[Any]:
-    """Return the built-in base class of a container, whose methods are used even if a subclass overrides them."""
+    """Return the built-in base class of a container. Its methods are called even if a subclass overrides them."""
     bases = (
         collections.OrderedDict,
         collections.defaultdict,
@@ -126,7 +126,7 @@ def attributes(instance: Any) -> dict[Any, Any]:
 
 
 def named_values(namespace: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values, except for names whose type is a subclass of ``str`` and could override methods."""
+    """Yield the items whose names are of type ``str``, but not of a subclass, which could override methods."""
     return ((name, value) for name, value in namespace.items() if type(name) is str)
 
 
@@ -162,7 +162,7 @@ def _is_slot(instance: Any, name: str) -> bool:
 
 
 def restore_names(variables: dict[str, Any], saved_values: dict[str, Any], names: set[str] | None) -> None:
-    """Restore the global variables of a module or notebook that the step can have set.
+    """Restore the global variables of a module or notebook that the step may have set.
 
     ``names`` contains the names in the code of the step, or is None if the code can set any name. Other variables can
     only have been set by other threads and are not restored.
@@ -187,13 +187,13 @@ def restore_cell(cell: types.CellType, contents: tuple[Any, ...]) -> None:
 
 
 def writable_arrays(arrays: Iterable[Any]) -> Iterator[Any]:
-    """Yield the writable arrays once each, except memory-mapped files, which would have to be read completely."""
-    seen = set()
+    """Yield each writable array once. Memory-mapped files are skipped: they would have to be read completely."""
+    visited_keys = set()
     for values in arrays:
         base = values
         while base is not None and type(base) is not mmap.mmap:
             base = getattr(base, "obj", None) if type(base) is memoryview else getattr(base, "base", None)
         key = (values.__array_interface__["data"], values.shape, values.strides, values.dtype.str)
-        if values.flags.writeable and base is None and key not in seen:
-            seen.add(key)
+        if values.flags.writeable and base is None and key not in visited_keys:
+            visited_keys.add(key)
             yield values

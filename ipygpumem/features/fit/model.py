@@ -21,13 +21,13 @@ ProbeRole: TypeAlias = Literal["warm-up", "fit", "again", "check", "verification
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun(Serializable):
-    """The peak memory of one run of the step at a small size.
+    """The peak memory usage of one recorded run of the step.
 
     Attributes:
         size: Size of the step.
         role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second run at the smallest size,
-            ``"check"`` for a larger run that was predicted first, and ``"verification"`` for the largest run. The first
-            run, ``"warm-up"``, is not recorded.
+            ``"check"`` for a run that checks the prediction, and ``"verification"`` for a check at the largest size
+            that the allowed memory permits. The first run, ``"warm-up"``, is not recorded.
         allocated: Peak allocated memory of the process on the device.
         reserved: Peak reserved memory of the process on the device.
         predicted: Predicted peak allocated memory; None if the run was not predicted.
@@ -74,16 +74,18 @@ class Fit(Serializable, TableRepr):
         capacity: Memory that PyTorch can use on the device, including the memory that it has reserved; None if it is
             unknown.
         margin: Share of the capacity that remains free at the recommended size.
-        largest: Largest size that fits without PyTorch having to free its cache; None if none fits or it is unknown.
-        recommended: Largest size that leaves the margin free; None if there is none or it is unknown.
-        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if none fits or it
+        largest: Largest size that fits without PyTorch having to free its cache; None if no size fits or the
+            result is unknown.
+        recommended: Largest size that leaves the margin free; None if there is no such size or the result
             is unknown.
+        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if no size fits or
+            the result is unknown.
         probes: The runs of the step and their peaks.
         pieces: Ranges of sizes in which the peak occurs at the same allocation; empty for two variables.
         combinations: For several values of the second variable, the largest values of the first; empty for a single
             variable.
         trials: Runs of the step with changes that `advice` suggests.
-        refusal: Reason why the memory usage cannot be predicted; an empty string if it can.
+        refusal: Reason why the memory usage cannot be predicted; an empty string if it can be predicted.
         notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
         estimated: Whether the step was run on fake tensors, so that all values are estimates.
     """
@@ -140,7 +142,7 @@ class Fit(Serializable, TableRepr):
         return self._prediction(size).reserved
 
     def breakdown(self, *size: int, by: str = "line") -> tuple[Group, ...]:
-        """Return the predicted memory at the peak, grouped by line of code, with the largest group first.
+        """Return the predicted memory at the peak, grouped by line of code, module or phase, largest group first.
 
         Args:
             size: Value of each variable in `axes`.
@@ -158,8 +160,8 @@ class Fit(Serializable, TableRepr):
     def advice(self, *size: int) -> Advice:
         """Predict how changes to the program would reduce the memory usage at a size.
 
-        The first call runs the step at small sizes with autocast and with saved tensors in host memory, and restores
-        its state as `fit` does.
+        The first call runs the step at small sizes in context managers that can reduce its memory usage, such as
+        autocast. Afterwards, the state of the step is restored as by `fit`.
 
         Args:
             size: Value of each variable in `axes`. The default is the largest size that fits, or the smallest size if

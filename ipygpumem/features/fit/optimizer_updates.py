@@ -48,7 +48,7 @@ class ComputedUpdate:
 
 
 class OptimizerUpdateReplacer:
-    """Context manager that replaces the updates of all optimizers with the same allocations while steps are recorded.
+    """Context manager in which the updates of optimizers only make the same allocations and frees as real updates.
 
     Args:
         torch: The module torch.
@@ -102,7 +102,7 @@ class OptimizerUpdateReplacer:
         return self.computed[id(optimizer)]
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, a tuple of the tensors of its state and those that its first update creates."""
+        """Return, by optimizer ID, two lists: the tensors of its state, and those that its first update creates."""
         existing = [(key, optimizer) for key, get in self._optimizers.items() if (optimizer := get()) is not None]
         return {
             key: optimizer_state(optimizer, self._existing_ids[key], self._state.get(key, ()))
@@ -150,7 +150,7 @@ def state_ids(optimizer: Any) -> set[int]:
 
 
 def optimizer_state(optimizer: Any, old_ids: set[int], allocated: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
-    """Return all tensors of an optimizer's state, including those in ``allocated``, and those not in ``old_ids``."""
+    """Return the tensors of an optimizer's state and of ``allocated``, and those whose IDs are not in ``old_ids``."""
     tensors = [*_tensors(sys.modules["torch"], list(optimizer.state.values())), *allocated]
     return tensors, [tensor for tensor in tensors if id(tensor) not in old_ids]
 
@@ -170,8 +170,8 @@ def _without_parameters(optimizer: Any) -> Any:
 def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdate:
     """Run the update of an optimizer twice on fake parameters, and return the allocations and frees of the second run.
 
-    The first run creates the missing state. The parameters that have gradients are updated, or all that require
-    gradients if none has one. If ``options`` replace options such as ``foreach``, the first run creates all state.
+    The first run creates the missing state. The parameters that have gradients are updated or, if none has a gradient,
+    all parameters that require gradients. With ``options`` of the optimizer, the first run creates all state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -238,7 +238,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict with the value that PyTorch selects for the option ``foreach``; empty if the value is set."""
+    """Return a dict with the value that PyTorch selects for ``foreach``, or an empty dict if it selects none."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
@@ -267,7 +267,7 @@ def _storage_trace_mode(torch: Any) -> Any:
 
 
 class _StorageTrace:
-    """Record of the storages that are created in a `StorageTraceMode`, and of their creation and deletion in order."""
+    """The creation and deletion of storages in a `StorageTraceMode`, in the order in which they happen."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, str, int | None]] = []

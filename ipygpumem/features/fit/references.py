@@ -1,4 +1,4 @@
-"""References from an object to other objects that are neither attributes nor items of a container."""
+"""References between objects that are neither attributes nor items of containers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
-"""Functions that return referents, by the ID of the class, because metaclasses can define ``__hash__``."""
+"""Functions that return the referents of an object, by the ID of its class: metaclasses can define ``__hash__``."""
 
 
 def is_reference(value: Any) -> bool:
-    """Return whether a value belongs to a class of the standard library that refers to other objects.
+    """Return whether a value is an instance of a class of the standard library that refers to other objects.
 
     Examples are ``weakref.ref``, ``memoryview`` and ``contextvars.ContextVar``.
     """
@@ -49,7 +49,7 @@ def is_reference(value: Any) -> bool:
 
 
 def referents(reference: Any) -> Iterable[Any]:
-    """Return the objects to which ``reference`` refers. `is_reference` must be true for it."""
+    """Return the objects to which ``reference`` refers. `is_reference` must be true for ``reference``."""
     read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 
@@ -63,7 +63,7 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def base_of_view(tensor: Any) -> tuple[Any, ...]:
-    """Return a tuple that contains the base of a view. It is empty for other tensors and for bases that are sparse."""
+    """Return the base of a view as a tuple of one element, or an empty tuple for other tensors and sparse bases."""
     base = attempt(lambda: tensor._base)
     return () if base is None or str(base.layout) != "torch.strided" else (base,)
 

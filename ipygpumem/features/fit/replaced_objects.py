@@ -55,7 +55,7 @@ def unused_tensors(
     references = collections.Counter(map(id, gc.get_referents(*holders)))
     references.update(id(value) for key in objects for value in _referents(torch, objects[key], instances))
     outside_references = {key: sys.getrefcount(objects[key]) - references[key] for key in objects}
-    own = outside_references[reference]  # depends on the version of Python
+    unused_count = outside_references[reference]  # depends on the version of Python
     tensors = [key for key in objects if is_instance(objects[key], torch.Tensor)]
     views = collections.Counter(id(base) for key in tensors for base in base_of_view(objects[key]))
     for key in tensors:
@@ -63,15 +63,17 @@ def unused_tensors(
         outside_references[key] += max(native - views[key], 0)  # such as references from an autograd graph
         outside_references[key] -= int(native > 0 and _counts_native_references(torch))
     pending = [
-        key for key in objects if outside_references[key] > own or (weak and weakref.getweakrefcount(objects[key]))
+        key
+        for key in objects
+        if outside_references[key] > unused_count or (weak and weakref.getweakrefcount(objects[key]))
     ]
-    used = set(pending)
+    used_ids = set(pending)
     while pending:
         value = objects[pending.pop()]
         referent_ids = set(map(id, _referents(torch, value, instances, native=True)))
-        pending += referent_ids & objects.keys() - used
-        used |= referent_ids
-    return [objects[key] for key in tensors if key not in used]
+        pending += referent_ids & objects.keys() - used_ids
+        used_ids |= referent_ids
+    return [objects[key] for key in tensors if key not in used_ids]
 
 
 def graph_storages(graph: Any) -> dict[int, int]:
@@ -106,11 +108,11 @@ def _add_unused_object(objects: dict[int, Any]) -> int:
 
 
 class _UnusedObject:
-    """A class whose instance is not in use, and whose reference count is compared with those of other objects."""
+    """Class of an object that is not in use. Its reference count is compared with those of other objects."""
 
 
 def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = False) -> list[Any]:
-    """Return the objects to which a value refers; if ``native`` is true, also from PyTorch's C++ code."""
+    """Return the objects to which a value refers. If ``native`` is true, references in C++ code are included."""
     if is_instance(value, torch.Tensor):
         return [*gc.get_referents(value), *(base_of_view(value) if native else ())]
     if type(value) is types.FunctionType:  # not its global variables

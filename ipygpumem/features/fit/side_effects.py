@@ -1,4 +1,4 @@
-"""Restoration of iterators, and detection of changes that cannot be undone: of iterators, queues, locks and files."""
+"""Restoration of iterators, and detection of changes to iterators, queues, locks and files that cannot be undone."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
 
 
 class SavedIterators:
-    """The states of iterators, queues and locks, of which those of some iterators can be restored.
+    """The states of iterators, queues and locks. Only those of some iterators can be restored.
 
     Args:
-        iterators: The names and objects.
-        owners: Other iterators that advance an iterator, by its ID. They are restored together.
+        iterators: Names and objects of the iterators, queues and locks.
+        owners: By ID of an iterator, another iterator that advances it. Both are restored together.
     """
 
     def __init__(self, iterators: Iterable[tuple[str, Any]], owners: Mapping[int, Any]) -> None:
@@ -67,7 +67,10 @@ class SavedIterators:
         yield from (item for *_, restore in self._saved if restore is not None for item in gc.get_referents(restore))
 
     def check_fake_items(self) -> None:
-        """Raise `OptionError` if iterators would store the items of an iterator that cannot be restored."""
+        """Raise `OptionError` if an ``itertools.cycle`` or ``itertools.tee`` would keep fake tensors after the runs.
+
+        These iterators store the items of another iterator. They cannot be restored if that iterator cannot.
+        """
         for name, iterator, _, _ in self._saved:
             source = None
             if type(iterator) is itertools.cycle:
@@ -83,7 +86,7 @@ class SavedIterators:
                 )
 
     def restore(self, advanced: Collection[int] = ()) -> list[str]:
-        """Restore the iterators. Return a sentence for each name of changed objects that could not be restored.
+        """Restore the iterators. Return a sentence for each changed object that could not be restored.
 
         ``advanced`` contains the IDs of iterators that are known to have advanced.
         """
@@ -104,7 +107,10 @@ class SavedIterators:
 
 
 def _restoration(iterator: Any) -> Callable[[], bool] | None:
-    """Return a function that restores the current state of an iterator and returns whether it succeeded, or None."""
+    """Return a function that restores the current state of an iterator, or None if the state cannot be restored.
+
+    The function returns whether it succeeded.
+    """
     kind = type(iterator)
     if kind is itertools.cycle:
         return _cycle_restoration(iterator)
@@ -133,7 +139,7 @@ def _tee_state(iterator: Any) -> Any:
 
 
 def _cycle_restoration(cycle: Any) -> Callable[[], bool]:
-    """Return a function that restores a cycle if its items can be read again or have all been read."""
+    """Return a function that restores an ``itertools.cycle`` if its items can be read again or have all been read."""
     source, read_items = _cycle_parts(cycle)
     remaining = None if source is None else _restoration(source)
     items = list(read_items) if source is not None else _next_items(cycle, len(read_items))
@@ -193,7 +199,7 @@ class SideEffects:
         self._active = False
 
     def watch(self, iterators: Iterable[tuple[str, Any]]) -> None:
-        """Detect whether these iterators advance, if they are generators or were created by ``iter(function, end)``."""
+        """Detect whether the generators among ``iterators`` advance, and the results of ``iter(function, end)``."""
         for _, iterator in iterators:
             frame = attempt(functools.partial(getattr, iterator, "gi_frame"))
             if frame is not None:

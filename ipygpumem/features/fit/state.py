@@ -107,7 +107,7 @@ class SavedState:
         return self._tensors.new_gradients()
 
     def free_replaced_tensors(self) -> bool:
-        """Free the memory of `replaced_tensors` until `restore` is called. Return whether there are any."""
+        """Free the memory of `replaced_tensors` until `restore` is called. Return whether such tensors exist."""
         with _without_modes(self._torch), self._torch.no_grad():
             return self._tensors.free(self.replaced_tensors())
 
@@ -168,7 +168,10 @@ class SavedState:
             return notes + self._tensors.restore()
 
     def _restore_caches(self) -> list[str]:
-        """Clear caches that were empty. Return a sentence for each other cache to which the step added results."""
+        """Clear caches that were empty or contain fake tensors.
+
+        Return a sentence for each of the remaining caches to which the step added results.
+        """
         notes = []
         for function, before in self._caches:
             added = function.cache_info().misses - before.misses

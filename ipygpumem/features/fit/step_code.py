@@ -40,7 +40,7 @@ class StepCode:
 def function_step(step: Any, sizes: Any) -> StepCode:
     """Return the `StepCode` of a function that runs one step.
 
-    The object of a bound method is referenced weakly.
+    If ``step`` is a bound method, its object is referenced weakly.
 
     Raises:
         OptionError: ``step`` is not a function, or the sizes are invalid.
@@ -60,7 +60,7 @@ def function_step(step: Any, sizes: Any) -> StepCode:
     if isinstance(sizes, Mapping):
         axes = check_axes([checked_axis(key, values) for key, values in sizes.items()])
         if not axes:
-            raise OptionError("sizes is empty: expected a range, or a dict from names to ranges")
+            raise OptionError("sizes is empty: expected a range, or a dict that maps names to ranges")
         names = [axis.name for axis in axes]
         return StepCode(name, axes, lambda size: reference()(**dict(zip(names, size, strict=True))), roots)
     try:

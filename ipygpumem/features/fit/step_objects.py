@@ -1,8 +1,8 @@
-"""Search for the objects whose state a step can change, starting at its code.
+"""Search for the objects whose state a step can change, starting at the code of the step.
 
-The search follows attributes, items, and the global variables to which the code of user-defined functions refers. It
-skips libraries, except those whose objects contain training state, because restoring the attributes of, for example, a
-logger with a background thread could break it.
+The search follows attributes, items, and the global variables to which the code of user-defined functions refers.
+Objects of libraries are skipped unless they can contain training state: restoring the attributes of a logger with a
+background thread, for example, could break the logger.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepObjects:
         containers: Names and instances of built-in mutable containers and of their subclasses.
         instances: Objects with attributes, including user-defined classes.
         namespaces: Dicts of the global variables that user-defined functions use.
-        names: By ID of each namespace, the names in the code that uses it, or None if the code can set any name.
+        names: By ID of each namespace, the names in the code that uses it, or None if this code can set any variable.
         cells: Closure cells of functions.
         arrays: NumPy arrays.
         generators: Random number generators of PyTorch, NumPy and Python.
@@ -197,7 +197,7 @@ class StepObjects:
             self._inside_iterators += [(name, item, value) for item in parts]
 
     def _visit_inside_iterator(self, name: str, value: Any, owner: Any) -> None:
-        """Visit an object to which only an iterator refers. Lists in which it may store items are not restored."""
+        """Visit an object to which only the iterator ``owner`` refers. Lists of its items are not restored."""
         self._owner = owner
         if is_exactly(value, (list, set, collections.deque)) and id(value) not in self._seen:
             self._seen[id(value)] = value
@@ -250,7 +250,7 @@ class StepObjects:
             self.visit_code(code, variables, enclosing)
 
     def visit_code(self, code: types.CodeType, variables: dict[str, Any], enclosing: Iterable[Any] = ()) -> None:
-        """Add the global variables to which a code object refers, including those of imported modules of the user.
+        """Add the global variables to which a code object refers, including those in imported modules of the user.
 
         ``enclosing`` contains the values of the variables of enclosing functions, some of which can be modules.
         """
@@ -278,7 +278,7 @@ class StepObjects:
             self.add_namespace(namespace, names)
 
     def add_namespace(self, variables: dict[str, Any], names: Iterable[str]) -> None:
-        """Add a dict of global variables and the names in the code that uses it."""
+        """Add a dict of global variables and the names in the code that uses these variables."""
         if id(variables) not in self.names:
             self.namespaces.append(variables)
             self.names[id(variables)] = set()

@@ -1,6 +1,6 @@
 """Save tensors, their gradients and the contents of their storages in host memory, and restore them.
 
-Storages and gradients are referenced weakly: those that the step replaces are freed, as they would be without the
+Storages and gradients are referenced weakly. If the step replaces them, they are freed as they would be without the
 backup, so that runs need no more memory than other steps of the program.
 """
 
@@ -20,7 +20,7 @@ from ipygpumem.features.fit.replaced_objects import graph_storages
 
 
 class _StorageBackup:
-    """A backup of a storage. If the step has freed the storage, it is restored as a new storage."""
+    """A backup of a storage. If the step has freed the storage, a new storage replaces it."""
 
     def __init__(self, torch: Any, storage: Any, *, weak: bool) -> None:
         self._torch, self.device, self.nbytes = torch, storage.device, storage.nbytes()
@@ -31,13 +31,13 @@ class _StorageBackup:
 
     @staticmethod
     def _is_replaceable(storage: Any) -> bool:
-        """Return whether a new storage can replace a storage: not if a file, array or another process shares it."""
+        """Return whether a storage is neither pinned nor shared with a file, an array or another process."""
         if not storage.resizable():
             return False
         return storage.device.type != "cpu" or not (storage.is_shared() or attempt(storage.is_pinned))
 
     def current(self) -> Any:
-        """Return the storage, or a new storage if it was freed, in host memory if the GPU memory is exhausted."""
+        """Return the storage or, if it was freed, a new storage, in host memory if the GPU memory is exhausted."""
         if self._storage is None:
             untyped = self._torch.UntypedStorage
             self._storage = self._reference()
@@ -67,10 +67,10 @@ class _StorageBackup:
 
 @dataclass(slots=True)
 class _TensorState:
-    """The saved state of a tensor. ``strong`` is None for a gradient, to which there is only a weak reference.
+    """The saved state of a tensor. For a gradient that is referenced weakly, ``strong`` is None.
 
     ``storage`` is None if only methods of the tensor can copy its contents, as for sparse tensors. If so, ``alias`` is
-    another tensor with the same storages, or None for a gradient, and ``contents`` is a copy in host memory.
+    another tensor with the same memory, or None if ``strong`` is None, and ``contents`` is a copy in host memory.
     """
 
     strong: Any
@@ -105,9 +105,9 @@ class TensorBackup:
         self._storages: dict[int, _StorageBackup] = {}
         self._freed: set[int] = set()
         self._graphs: dict[int, int] = {}
-        real = [tensor for tensor in tensors if type(tensor).__name__ != "FakeTensor"]
-        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in real}
-        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in real if _has_gradient(leaf)]
+        real_tensors = [tensor for tensor in tensors if type(tensor).__name__ != "FakeTensor"]
+        self._tensors = {id(tensor): self._saved(tensor, strong=True) for tensor in real_tensors}
+        self._gradients = [(leaf, self._saved_gradient(leaf.grad)) for leaf in real_tensors if _has_gradient(leaf)]
 
     def _saved_gradient(self, gradient: Any) -> _TensorState | None:
         # a new tensor would not have the autograd graph of a gradient that was computed with ``create_graph=True``
@@ -170,9 +170,9 @@ class TensorBackup:
         return [*self._tensors.values(), *self._gradients]
 
     def free(self, tensors: Iterable[Any]) -> bool:
-        """Free the storages of saved tensors to which only this backup refers. Return whether there are any."""
-        freed = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
-        for state in freed:
+        """Free the storages of saved tensors to which only this backup refers. Return whether such tensors exist."""
+        freed_states = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
+        for state in freed_states:
             tensor = state.tensor()
             if tensor.grad_fn is not None and id(state) not in self._freed:
                 self._graphs |= graph_storages(tensor.grad_fn)
@@ -181,14 +181,14 @@ class TensorBackup:
                 with self._torch.inference_mode(state.is_inference), self._torch.no_grad():
                     tensor.data = self._torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                     tensor.grad = None
-        return bool(freed)
+        return bool(freed_states)
 
     def resized(self) -> int:
         """Return the number of storages whose size has changed."""
         return sum(storage.current().nbytes() != storage.nbytes for storage in self._storages.values())
 
     def restore(self) -> list[str]:
-        """Restore the tensors and gradients. Return sentences about those that could not be restored."""
+        """Restore the tensors and gradients. Return sentences about problems."""
         restored: dict[int, Any] = {}
 
         def restore_tensor(tensor: Any, state: _TensorState) -> None:
@@ -205,14 +205,14 @@ class TensorBackup:
         notes += restore_each(restore_gradient, self._gradients)
         versions = [(restored[id(state)], state.version) for state in self._all() if id(state) in restored]
         notes += restore_each(self._set_version, versions)
-        moved = [storage.nbytes for storage in self._storages.values() if storage.is_moved]
-        if moved:
+        sizes = [storage.nbytes for storage in self._storages.values() if storage.is_moved]
+        if sizes:
             notes.append(
-                f"The GPU had too little free memory to restore {many(len(moved), 'storage')} ({size(sum(moved))}): "
+                f"The GPU had too little free memory to restore {many(len(sizes), 'storage')} ({size(sum(sizes))}): "
                 "their tensors are in host memory. Free GPU memory, and move these tensors to the GPU."
             )
-        used = {state.layout[0] for state in self._all() if id(state) not in self._freed}
-        graphs = sum(nbytes for address, nbytes in self._graphs.items() if address not in used)
+        used_storages = {state.layout[0] for state in self._all() if id(state) not in self._freed}
+        graphs = sum(nbytes for address, nbytes in self._graphs.items() if address not in used_storages)
         if graphs >= MIB:
             notes.append(
                 "Tensors that the step replaces have an autograd graph from an earlier run, whose saved tensors "
@@ -259,7 +259,7 @@ class TensorBackup:
 
 
 def restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Call a function with each tuple of arguments. Return a sentence if objects could not be restored."""
+    """Call ``restore`` with each tuple of arguments. Return a list with one sentence if calls failed."""
     reasons = []
     for arguments in objects:
         try:

@@ -92,6 +92,6 @@ def is_generator(torch: Any, value: Any) -> bool:
 
 
 def is_iterator(kind: type) -> bool:
-    """Return whether the instances of a class are queues, locks or iterators, whose state cannot be restored."""
+    """Return whether the instances of a class are queues, locks, or iterators that the user's code does not define."""
     has_next = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
     return has_next or issubclass(kind, (queue.Queue, queue.SimpleQueue, *LOCKS))

@@ -1,7 +1,7 @@
 """Predictions of how changes to a program would reduce the memory usage of a step.
 
-Each change is applied to the allocations and frees of the step, which are then replayed. Saved bytes are never added
-up, because another part of the step may determine the peak after a change.
+Each change is applied to the allocations and frees of the step, which are then replayed. The savings of
+several changes are never added up, because another part of the step may determine the peak after a change.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Advisor:
     run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]]
 
     def advice(self, size: Size) -> Advice:
-        """Return the changes that reduce the peak of the step at a size by at least 1%."""
+        """Return the changes that reduce the peak memory usage of the step at a size by at least 1%."""
         step = self.scaled if len(size) == 1 else self.scaled.at(1, size[1])
         first = size[0]
         current = self._predicted(ChangeCandidate("as it is", None, step, 0.0, ""), first)
@@ -100,13 +100,14 @@ class Advisor:
         return list(self.run_contexts())
 
     def checkpointed(self, step: StepPredictor, blocks: Sequence[int]) -> StepPredictor:
-        """Return the step with activation checkpointing of some blocks."""
+        """Return the prediction of the step with activation checkpointing of the blocks with the given indices."""
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: StepPredictor, size: int) -> list[list[int]]:
-        """Return groups of blocks to checkpoint. The first saves most bytes at the peak per second of recomputation.
+        """Return groups of block indices in the order in which to checkpoint the blocks.
 
-        Groups that do not reduce the peak are omitted.
+        A greedy algorithm selects the group that saves the most bytes at the peak per second of recomputation, then the
+        next group. Groups that do not reduce the peak are omitted.
         """
         seconds = self.observations.block_seconds
         of_kind: dict[str, list[float]] = {}
@@ -121,9 +122,9 @@ class Advisor:
         return [units[number] for number in peak_order(step, edits, costs, (size,))]
 
     def selections(self, step: StepPredictor, size: int, count: int) -> list[list[int]]:
-        """Return up to ``count + 1`` lists of blocks to checkpoint, shortest first. The last contains all blocks.
+        """Return up to ``count + 1`` lists of the indices of blocks to checkpoint, shortest first.
 
-        The result is empty if no block reduces the peak.
+        The last list contains all blocks. The result is empty if no block reduces the peak.
         """
         order = self.block_order(step, size)
         ends = sorted({-(-len(order) * number // count) for number in range(1, count + 1)} - {0})
@@ -189,7 +190,7 @@ class Advisor:
                 yield ChangeCandidate(name, "accumulation", accumulated, None, code, parts=parts)
 
     def _loss_in_chunks(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-        """Yield the step with the output of the last layer and the loss computed in chunks.
+        """Yield the change that computes the output of the last layer and the loss in chunks.
 
         This output is often the largest tensor. The chunks are recomputed in the backward pass, one at a time.
         """
@@ -224,7 +225,7 @@ class Advisor:
                 yield ChangeCandidate(context.name, context.kind, step, None, context.code, context.note)
 
     def _unused_variables(self, step: StepPredictor) -> Iterator[ChangeCandidate]:
-        """Yield the step after the variables that it does not use have been deleted."""
+        """Yield the change that deletes the variables that the step does not use."""
         edit = StepEdit(step)
         names = [name for name, blocks in self.observations.unused if len(blocks)]
         if names:

@@ -72,7 +72,7 @@ OFFLOADING = ContextManagerChange(
 
 
 def applicable(
-    search: SizeSearch, tensors: Iterable[Any], observations: StepObservations, used: int
+    search: SizeSearch, tensors: Iterable[Any], observations: StepObservations, peak: int
 ) -> list[ContextManagerChange]:
     """Return the context managers that could reduce the memory usage of a step.
 
@@ -80,7 +80,7 @@ def applicable(
         search: The search that ran the step.
         tensors: Tensors of the step.
         observations: Observations of the step.
-        used: Peak allocated memory of the runs, in bytes.
+        peak: Peak allocated memory of the runs, in bytes.
     """
     if search.scaled is None or search.ranks.world > 1:  # the ranks could request the changes separately
         return []
@@ -88,7 +88,7 @@ def applicable(
     kinds, requests = set(), search.scaled.step_requests
     if any(isinstance(tensor, torch.nn.Parameter) and tensor.dtype == torch.float32 for tensor in tensors):
         kinds.add("precision")
-    is_small = search.runner.keeps_contents or host is None or used < _HOST_SHARE * host
+    is_small = search.runner.keeps_contents or host is None or peak < _HOST_SHARE * host
     if requests.backward < len(requests.operations) and is_small:
         kinds.add("offloading")
     uses_autocast = any(call.autocast for call in observations.calls)

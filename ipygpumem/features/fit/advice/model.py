@@ -27,7 +27,7 @@ class PredictedChange(Serializable):
         allocated: Predicted peak allocated memory.
         reserved: Predicted peak reserved memory.
         largest: Largest value of the variable `Advice.axis` at which the changed step fits; None if none fits.
-        added_time: Additional duration of a step as a fraction of its forward and backward pass; None if it is unknown.
+        added_time: Additional duration as a fraction of the duration of the forward and backward pass; None if unknown.
         code: Python code that makes the change.
         note: Side effects of the change, and limits of the prediction.
     """
@@ -50,7 +50,7 @@ class ChangeCandidate:
         name, kind, added_time, code, note: As in `PredictedChange`.
         step: The changed step.
         parts: For gradient accumulation, the number of parts of the batch; otherwise 1.
-        settings: Allocator settings with which the step is replayed; None for those of the recording.
+        settings: Allocator settings with which the step is replayed; None for the recorded settings.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ChangeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTrial(Serializable):
-    """The predicted and the measured peak of a run of the step with a change.
+    """The predicted and the measured peak of one run of the changed step.
 
     Attributes:
         name: Name of the change.
@@ -93,7 +93,7 @@ class Advice(Serializable, TableRepr):
         size: Size of the step for which the changes are predicted.
         axis: Name of the variable whose largest values are predicted.
         current: Prediction of the step without changes.
-        changes: Predictions of the step with each change.
+        changes: The changes, each with the prediction of the changed step.
         notes: Sentences about changes that could not be predicted.
     """
 

@@ -54,8 +54,8 @@ class ModelBlock:
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
     """Return the blocks of all models in ``instances``: modules with submodules to which checkpointing can be applied.
 
-    These are the outermost modules that have a sibling of the same class in a container such as `ModuleList`, and all
-    other modules that contain no block, except for whole models, `ModuleList` and `ModuleDict`.
+    The outermost modules that have a sibling of the same class in a container such as `ModuleList` are blocks. Other
+    modules are blocks if they contain no block. Whole models, `ModuleList` and `ModuleDict` are never blocks.
     """
     modules = [value for value in instances if is_instance(value, torch.nn.Module)]
     children = {id(child) for module in modules for child in module._modules.values()}
@@ -71,12 +71,12 @@ def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[
             model = name_by_id.get(id(root), "model")
             enables = attempt(functools.partial(getattr, root, "gradient_checkpointing_enable")) is not None
             for path, module in _blocks(root, ""):
-                place, _, own = path.rpartition(".")
+                place, _, last_part = path.rpartition(".")
                 # get_submodule does not exist for scripted modules
                 parent = functools.reduce(
                     lambda module, part: module._modules[part], filter(None, place.split(".")), root
                 )
-                siblings = len(parent._modules) if type(parent).__name__ in _LISTS and own.isdigit() else 0
+                siblings = len(parent._modules) if type(parent).__name__ in _LISTS and last_part.isdigit() else 0
                 name = ModelBlockName(model, path, siblings, enables, type(module).__name__)
                 result.setdefault(id(module), ModelBlock(name, module))
     return list(result.values())
@@ -99,13 +99,13 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
 def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
     """Return a context manager that applies activation checkpointing to blocks."""
     checkpoint = import_module("torch.utils.checkpoint").checkpoint
-    own = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
+    saved_forwards = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
     try:
         for block in blocks:
             vars(block.module)["forward"] = functools.partial(checkpoint, block.module.forward, use_reentrant=False)
         yield
     finally:
-        for attributes, forward in reversed(own):
+        for attributes, forward in reversed(saved_forwards):
             attributes["forward"] = forward
             if forward is None:
                 del attributes["forward"]

@@ -76,8 +76,8 @@ class StepObservations:
         seconds: Duration of the step without the updates, in seconds; 0 if it is unknown.
         unused: Name of each variable that the step does not use, and the indices of the memory blocks of its tensors.
         gradients: Indices of the memory blocks older than the step that contain gradients created by the runs.
-        workspaces: For each memory block older than the step that contains the workspace of a library, by index: how
-            many allocations the step makes before it first uses the workspace.
+        workspaces: By index of each memory block older than the step that contains the workspace of a library, the
+            number of allocations that the step makes before it first uses this workspace.
     """
 
     blocks: tuple[ModelBlockName, ...] = ()
@@ -106,7 +106,7 @@ class StepObservations:
 
     @property
     def step_seconds(self) -> float:
-        """Duration of the step in seconds without the updates, based on `block_seconds`; 0 if it is unknown."""
+        """Duration of the step in seconds without optimizer updates, based on `block_seconds`; 0 if it is unknown."""
         excess = sum(call.seconds for call in self.calls) - sum(self.block_seconds.values())
         return self.seconds and self.seconds - excess
 
@@ -114,8 +114,8 @@ class StepObservations:
         """Return the memory blocks that the first run creates and later runs keep.
 
         These are the optimizer state, gradients and, in runs on fake tensors, workspaces of libraries.
-        The first run creates a gradient where later runs allocate a temporary gradient that is added to it. Gradients
-        of the same size are interchangeable.
+        The first run creates a gradient where later runs allocate a temporary gradient that is added to the existing
+        gradient. Gradients of the same size are interchangeable.
         """
         requests = scaled.step_requests
         sources = requests.retained.sources
@@ -195,15 +195,15 @@ class StepObservationCollector:
         )
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
-        """Return the name of each variable whose tensors the step does not use, and the blocks of these tensors."""
+        """Return the name of each variable whose tensors the step does not use, and the indices of their blocks."""
         find, tensors = self.observer().storage_ids, self._objects.tensors
-        used = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
+        used_ids = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []
         for name, value in [item for variables in self._objects.namespaces for item in named_values(variables)]:
             items = value if is_exactly(value, (list, tuple)) else value.values() if type(value) is dict else (value,)
             tensor_class = self._runner.torch.Tensor
-            own = [item for item in items if is_instance(item, tensor_class)] if len(items) < _MAX_ITEMS else ()
-            places = set(find(own)) - used if own and name[:1] != "_" and name != "Out" else ()
+            own_tensors = [item for item in items if is_instance(item, tensor_class)] if len(items) < _MAX_ITEMS else ()
+            places = set(find(own_tensors)) - used_ids if own_tensors and name[:1] != "_" and name != "Out" else ()
             if places:
                 result.append((name, np.flatnonzero(np.isin(ids, [*places]))))
         return tuple(result)

@@ -144,12 +144,12 @@ class StepObserver:
 
     def _saving_nodes(self, nodes: list[Any]) -> list[Any]:
         """Return the nearest autograd nodes with saved tensors. The first of them to run triggers recomputation."""
-        seen: dict[int, Any] = {}
+        visited: dict[int, Any] = {}
         result = []
         for node in nodes:  # the loop appends the next nodes
-            if node is None or id(node) in seen or len(seen) == _MAX_NODES:
+            if node is None or id(node) in visited or len(visited) == _MAX_NODES:
                 continue
-            seen[id(node)] = node
+            visited[id(node)] = node
             if any(name.startswith("_raw_saved_") for name in dir(type(node))):
                 result.append(node)
             else:
@@ -205,7 +205,7 @@ class StepObserver:
 
     @staticmethod
     def _elapsed(events: list[Any], seconds: float) -> float:
-        """Return the time in seconds between the first and the last CUDA event, or ``seconds`` without events."""
+        """Return the time in seconds between the first and the last CUDA event, or ``seconds`` if there is none."""
 
         def elapsed() -> float:
             events[-1].synchronize()

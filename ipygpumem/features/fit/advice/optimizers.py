@@ -25,7 +25,7 @@ _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
 def set_to_none(observations: StepObservations, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-    """Yield the step with ``zero_grad(set_to_none=True)``, so that no gradients exist before its backward pass."""
+    """Yield the change to ``zero_grad(set_to_none=True)``, so that no gradients exist before the backward pass."""
     if not observations.updates:
         return
     edit, requests = StepEdit(step), step.step_requests
@@ -45,7 +45,7 @@ def set_to_none(observations: StepObservations, step: StepPredictor, size: int) 
 
 
 def other_options(observations: StepObservations, step: StepPredictor) -> Iterator[ChangeCandidate]:
-    """Yield the step with other options of its optimizers, and with 8-bit optimizer state."""
+    """Yield changes to the options of the optimizers, and changes to 8-bit optimizer state."""
     by_optimizer: dict[Any, list[OptimizerUpdate]] = {}
     for update in observations.updates:
         by_optimizer.setdefault(update.optimizer, []).append(update)
@@ -106,7 +106,7 @@ def _with_update(
     devices: Container[str] = (),
     small_state: Any = (),
 ) -> StepPredictor:
-    """Return a step in which the allocations made in ``updates`` are replaced by ``events`` on ``devices``.
+    """Return the step with the allocations made in ``updates`` replaced by those of ``events`` on ``devices``.
 
     ``small_state`` contains the indices of the blocks of optimizer state that are stored with 8 bits.
     """

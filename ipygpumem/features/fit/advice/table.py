@@ -22,7 +22,7 @@ def advice_tables(advice: Advice) -> list[Table]:
     columns = len(header) - all(change.added_time is None for change in advice)
     changes = (advice.current, *advice)
     rows = [TableRow(change.name, _cells(advice, change)[:columns], 1, note=change.note) for change in changes]
-    # of changes whose code begins with the same line, only the last
+    # if the code of several changes begins with the same line, only the last change is included
     shown_changes = {change.code.partition("\n")[0]: change for change in advice}.values()
     code = [
         TableRow(line, (), 2 if number else 1)

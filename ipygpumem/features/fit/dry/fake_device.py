@@ -84,7 +84,7 @@ class FakeDevice:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Return a context manager that runs code on fake tensors. The caller must defer interrupts until it starts."""
+        """Return a context manager that runs code on fake tensors. Interrupts must be deferred before it is entered."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
             stack.enter_context(refused_access(self._torch))
@@ -128,14 +128,14 @@ class FakeDevice:
             self._copies.pop(tensor, None)
 
     def close(self) -> None:
-        """Restore the gradients of tensors that are not in ``objects`` and are therefore not restored otherwise."""
+        """Restore the gradients of tensors that are not in ``objects``, which `SavedState` does not restore."""
         for tensor, gradient in self._gradients:
             if isinstance(tensor.grad, self._fake.FakeTensor):
                 tensor.grad = gradient
         self._gradients.clear()
 
     def remaining(self) -> int:
-        """Return the number of storages that the code has created and that have not been freed."""
+        """Return the number of logged storages that still exist, except those of the fake copies."""
         copies = [copy for copy in self._copies.values() if isinstance(copy, self._fake.FakeTensor)]
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 

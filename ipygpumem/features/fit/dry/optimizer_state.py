@@ -26,5 +26,5 @@ class OptimizerStateTracker:
         self._optimizers[id(optimizer)] = optimizer, state_ids(optimizer)
 
     def states(self) -> dict[int, tuple[list[Any], list[Any]]]:
-        """Return, by optimizer ID, a tuple of the tensors of its state and those that its first update created."""
+        """Return, by optimizer ID, two lists: the tensors of its state, and those that its first update created."""
         return {key: optimizer_state(optimizer, ids) for key, (optimizer, ids) in self._optimizers.items()}

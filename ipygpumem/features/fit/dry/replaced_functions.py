@@ -29,7 +29,7 @@ class DisabledAutocastError(DataRequiredError):
 
 @contextlib.contextmanager
 def refused_access(torch: Any) -> Iterator[None]:
-    """Raise `DataRequiredError` in calls that would write files with ``torch.save`` or access data of the program."""
+    """Raise `DataRequiredError` in calls that would save, swap or access the data of tensors."""
     storage, own_thread = torch.UntypedStorage, threading.get_ident()
 
     def call(function: Any, message: str, first: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,8 @@ def refused_access(torch: Any) -> Iterator[None]:
 def autocast_on_host(torch: Any) -> Iterator[None]:
     """Apply autocast contexts for CUDA to tensors in host memory.
 
-    Contexts that were created earlier are restored at the end. Without a GPU, PyTorch has disabled them.
+    Contexts that were created earlier are changed when they are entered, and restored at the end. Entering a disabled
+    context raises an error, because PyTorch may have disabled it only because there is no GPU.
     """
     autocast: Any = import_module("torch.amp.autocast_mode").autocast
     create, enter, own_thread, earlier = autocast.__init__, autocast.__enter__, threading.get_ident(), []

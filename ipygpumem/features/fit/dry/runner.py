@@ -46,7 +46,7 @@ _OUTSIDE = 690 * MIB
 _UNLIMITED = 1 << 60
 _HOPPER = 9
 _HOPPER_MEMORY = 79 * GIB
-"""A GPU that is not in this machine is assumed to be a Hopper GPU or a later one from this memory size on."""
+"""Memory size from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
 _NEEDS_DATA = {
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -142,8 +142,8 @@ class DryRunner:
         else:
             self._index = int(match[1] or self.torch.cuda.current_device())
             if self._index >= self.torch.cuda.device_count():
-                known = ", ".join(f"cuda:{index}" for index in range(self.torch.cuda.device_count()))
-                raise OptionError(f"this machine has no GPU {name!r}: choose from {known}")
+                device_names = ", ".join(f"cuda:{index}" for index in range(self.torch.cuda.device_count()))
+                raise OptionError(f"this machine has no GPU {name!r}: choose from {device_names}")
             self._name, self._label = f"cuda:{self._index}", self.torch.cuda.get_device_name(self._index)
 
     def start(self) -> None:
@@ -263,8 +263,10 @@ def _reason(error: Exception) -> str | None:
     """Return why a step cannot run on fake tensors, or None if the error has another cause."""
     kind, text = type(error).__name__, first_line(error)
     stack = traceback.extract_tb(error.__traceback__)
-    own = str(Path(__file__).parents[3])
-    place = [frame for frame in stack if not is_library_file(frame.filename) and not frame.filename.startswith(own)]
+    package_root = str(Path(__file__).parents[3])
+    place = [
+        frame for frame in stack if not is_library_file(frame.filename) and not frame.filename.startswith(package_root)
+    ]
     line = ""
     if place:
         frame = place[-1]

@@ -24,8 +24,8 @@ class StorageLog:
     Attributes:
         before: Allocations that existed at the last call to `start`.
         requests: Allocations and frees since the last call to `start`: tuples of an allocation and whether it is freed.
-        first_uses: For each permanent allocation that was used since then, by ID, the number of other allocations since
-            then and before the first use.
+        first_uses: By ID of each permanent allocation that was used since the last call to `start`, the number of
+            allocations, except permanent ones, between this call and the first use.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class StorageLog:
         self.requests, self.first_uses = [], {}
 
     def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
-        """Log the allocation of a storage, and its free. ``older`` is whether it existed before the first request."""
+        """Log the allocation of a storage, and its free. If ``older`` is true, it is added to `before`."""
         key = storage._cdata
 
         def freed(_: Any) -> None:
@@ -90,7 +90,7 @@ def meta_view(torch: Any, tensor: Any) -> Any:
 
 
 def map_tensors(torch: Any, function: Callable[[Any], Any], values: Any) -> Any:
-    """Call a function with the tensors in nested containers. This is faster than ``tree_map`` of PyTorch."""
+    """Return nested containers whose tensors are replaced by the results of ``function``. Faster than ``tree_map``."""
     kind = type(values)
     if kind is tuple or kind is list:
         return kind([map_tensors(torch, function, value) for value in values])
