@@ -1,4 +1,4 @@
-"""Changes to the allocations of a step. The memory usage of the changed step is then predicted."""
+"""Changes to the allocations of a step, whose memory usage with these changes is then predicted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StepEdit:
     integer, and requests occur in the order of their times.
 
     Attributes:
-        start: Time of each allocation, including inserted ones.
-        end: Time when each allocation is freed.
-        block_end: Time when each block that is older than the step is freed.
+        start: Time of each allocation, including inserted allocations.
+        end: Time at which each allocation is freed.
+        block_end: Time at which each block that is older than the step is freed.
         block_factor: Factor by which the size of each block that is older than the step is multiplied.
     """
 
@@ -51,7 +51,7 @@ class StepEdit:
         return (boundary - 1) * _STRIDE + 1
 
     def original_end(self, indices: Ints) -> Ints:
-        """Return the times when allocations of the recorded step are freed."""
+        """Return the times at which allocations of the recorded step are freed."""
         return self.step.step_requests.end[indices] * _STRIDE
 
     def insert(
@@ -59,10 +59,11 @@ class StepEdit:
     ) -> Ints:
         """Insert allocations at a boundary, and return their indices.
 
-        ``sources``: Allocations from which the stream, the line and, by default, the sizes are taken.
+        ``sources``: Indices of the allocations from which the stream, the line and, by default, the sizes are taken.
         ``starts``: Position of each allocation in the order of the inserted requests.
-        ``ends``: Position of each free in this order; -1 if the caller sets ``end``, to free the allocation later.
-        ``coefficients``: Sizes of the allocations, as in `SizeModel`.
+        ``ends``: Position of each free in this order; -1 if the allocation is freed later, at a time that the caller
+            stores in the attribute ``end``.
+        ``coefficients``: Coefficients of the polynomials for the sizes, as in `SizeModel`.
         """
         first = self.time(boundary) + 1 + self._used.get(boundary, 0)
         self._used[boundary] = self._used.get(boundary, 0) + int(max(starts.max(initial=0), ends.max(initial=0))) + 1
@@ -89,7 +90,7 @@ class StepEdit:
         self._coefficients[indices] *= factor
 
     def changes(self, size: tuple[int, ...]) -> tuple[Ints, Ints]:
-        """Return the times at which the changes affect the allocated memory at a size, and the effects in bytes."""
+        """Return the times at which the changes affect the requested bytes at a size, and the differences in bytes."""
         requests, count = self.step.step_requests, self._count
         before = np.append(requests.start, requests.end) * _STRIDE
         old = self.step.model.sizes(size)
@@ -183,7 +184,7 @@ class EditedRequests(StepRequests):
     """Requests of a changed step.
 
     Attributes:
-        sources: For each allocation, the allocation of the original step that determines its line.
+        sources: For each allocation, the index of the allocation of the recorded step that has its line of code.
     """
 
     def __init__(self, edit: StepEdit) -> None:
@@ -192,16 +193,17 @@ class EditedRequests(StepRequests):
         edit.build(self)
 
     def source(self, number: int) -> int:
-        """Return the allocation of the recorded step that determines the line of an allocation."""
+        """Return the index of the allocation of the recorded step with the same line of code."""
         return int(self.sources[number])
 
 
 def peak_order(
     step: StepPredictor, edits: Iterable[StepEdit], costs: Iterable[float], size: tuple[int, ...]
 ) -> list[int]:
-    """Return the order in which a greedy algorithm selects changes, by the reduction of the peak at a size per cost.
+    """Return indices of changes in the order in which a greedy algorithm selects them.
 
-    The changes must be independent of each other. Changes without effect on the peak are omitted.
+    The algorithm selects the change with the greatest reduction of the peak at ``size``, divided by its cost. The
+    changes must be independent of each other. Changes that do not reduce the peak are omitted.
     """
     requests, all_costs = step.step_requests, np.maximum(list(costs), 1e-9)
     changes = [edit.changes(size) for edit in edits]
@@ -236,8 +238,8 @@ class ModuleCall:
         block: Index of the called module.
         begin, end: Boundaries before and after the call.
         backward: Boundary at which the backward pass first needs a saved tensor of the module.
-        inputs: Allocations of the step that contain the arguments.
-        outputs: Allocations that contain the results.
+        inputs: Indices of the allocations of the step that contain the arguments.
+        outputs: Indices of the allocations of the step that contain the results.
         autocast: Whether autocast was enabled.
         seconds: Duration of the call in seconds.
     """

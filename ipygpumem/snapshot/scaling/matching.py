@@ -1,4 +1,4 @@
-"""Matching of the allocations of several runs of a step, whose sizes are fitted as functions of the step's size."""
+"""Matching of the allocations in several runs of a step, and polynomials for their sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 Mask = NDArray[np.bool_]
 
 _MAX_DIFFERENCES = 2000
-"""Largest number of differences between two sequences that are compared; the time grows with its square."""
+"""Maximum number of differences between two sequences of allocations. The time to compare them is quadratic in it."""
 
 
 def match(
@@ -28,10 +28,10 @@ def match(
 ) -> Ints:
     """For each allocation of the first run, return the index of its counterpart in the second run, or -1.
 
-    If the keys of the runs differ, allocations with the same key are matched in order: first those that are not
-    workspaces, because workspaces may exist at only some sizes, and then the others. Since many allocations have the
-    same key, such as all allocations of a backward pass, those whose size grows by an expected factor are matched
-    first, and then those whose size grows at most as the square of the size of the step.
+    If the keys of the runs differ, allocations with the same key are matched in order. Workspaces, which may exist at
+    only some sizes, are matched after all other allocations. Since many allocations have the same key, such as all
+    allocations of a backward pass, allocations whose size grows by an expected factor are matched first, and then
+    allocations whose size grows at most as the square of the size of the step.
 
     ``keys``: Keys of the allocations of both runs, such as numbers of call stacks.
     ``factors``: Factors by which the size of the step grows on each axis from the first run to the second run.
@@ -69,7 +69,7 @@ def match(
 
 
 def _common(first: Sequence[int], second: Sequence[int], same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-    """Return the index pairs of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
+    """Return pairs of the items of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
     n, m = len(first), len(second)
     history: list[list[int]] = []  # for each number of edits, the furthest position on the diagonals -edits, ..., edits
     for edits in range(min(n + m, _MAX_DIFFERENCES) + 1):
@@ -96,7 +96,7 @@ def _after_edit(history: list[list[int]], diagonal: int, edits: int) -> tuple[in
 
 
 def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Return the index pairs of the subsequence, which are the diagonal steps of the path to ``(x, y)``."""
+    """Return the pairs of positions in the common subsequence: the diagonal steps of the path to ``(x, y)``."""
     pairs = []
     for edits in range(len(history), -1, -1):
         diagonal = x - y
@@ -135,7 +135,7 @@ class MatchedRecordings:
 
     Attributes:
         runs: Sizes and recordings of the step.
-        size: Largest size of the step.
+        size: Largest recorded size of the step.
         step: Recording at this size.
     """
 
@@ -145,9 +145,10 @@ class MatchedRecordings:
         self._counterparts = [_counterparts((self.size, self.step), run) for run in runs]
 
     def fit(self, degrees: tuple[int, ...]) -> SizeModel:
-        """Return the sizes of the allocations as polynomials of the given degrees, one degree per axis.
+        """Return a model of the sizes of the allocations: polynomials of the given degrees, one degree per axis.
 
-        Sizes that were not recorded are assumed to be proportional to the size of the step.
+        If an allocation is missing in a run at a node of the polynomials, its size is assumed to be proportional to
+        the size of the step. Workspaces and buffers of reductions are modeled separately.
         """
         nodes = choose_nodes([size for size, _ in self.runs], degrees)
         grid = list(product(*nodes))
@@ -188,7 +189,7 @@ class MatchedRecordings:
         return result
 
     def peaks(self, model: SizeModel, factors: Floats | float = 1.0) -> list[PredictedPeak]:
-        """Return the predicted peaks, or bounds with ``factors``, at the largest size and at multiples of this size."""
+        """Return the predicted peaks at multiples of the largest recorded size. ``factors``: See `SizeModel.sizes`."""
         sizes = [(factor, model.sizes(tuple(factor * value for value in self.size), factors)) for factor in _MULTIPLES]
         return [
             PredictedPeak(factor, *self.step.peak_with(predicted_sizes), predicted_sizes)
@@ -212,7 +213,7 @@ class MatchedRecordings:
 
 
 def compare_runs(first: Run, second: Run) -> PredictionDeviation:
-    """Return the deviation of the first run from the second run at the same size."""
+    """Return the deviation of the first run, as a prediction, from the second run at the same size."""
     step = first[1]
     peak = PredictedPeak(1, *step.peak_with(step.sizes), step.sizes)
     return _compare(first, step.sizes, second, _counterparts(first, second), [peak])
@@ -236,9 +237,11 @@ def _compare(
     *,
     irregular: Mask | bool = False,
 ) -> PredictionDeviation:
-    """Return the deviation of the first run, whose allocations have the given sizes, from the second run.
+    """Return the deviation of a prediction, which consists of the first run with ``sizes``, from the second run.
 
-    Irregular workspaces have the sizes recorded in the second run.
+    ``indices``: For each allocation of the first run, the index of its counterpart in the second run, or -1.
+    ``peaks``: Peaks at which allocations are compared.
+    ``irregular``: Mask of workspaces that are assumed to have the sizes recorded in the second run.
     """
     step, (size, run) = first[1], second
     is_missing = indices < 0

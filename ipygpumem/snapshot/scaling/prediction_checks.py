@@ -23,13 +23,14 @@ _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the poly
 _MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which predictions are unreliable
 _NOTED_SHARE = 0.001  # share of the peak above which a note describes allocations of unknown growth
 _MAX_SHARE = 0.005
-"""Largest accepted share of the peak for allocations that differ between the recordings or shrink."""
+"""Largest accepted share of the peak for allocations that differ between recordings or that shrink."""
 
 
 def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeModel:
-    """Return the model whose polynomials, of degrees that ``axis`` allows, predict the recordings best.
+    """Return the model whose polynomials predict the recordings best. Lower degrees are preferred.
 
-    Lower degrees are preferred. Raises `OptionError` if ``axis`` is invalid or the step was recorded at too few sizes.
+    ``axis`` is described in `RecordedStepPredictor.from_recordings`. Raises `OptionError` if it is
+    invalid or the step was recorded at too few sizes.
     """
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
@@ -58,7 +59,7 @@ def _largest_error(matched: MatchedRecordings, model: SizeModel) -> float:
 
 
 def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, PredictedPeak, PredictedPeak]:
-    """Return ``(difference, low, high)``: the largest relative difference of the peak's bounds, and these bounds."""
+    """Return the largest relative difference between the lower and upper bound of a peak, and these two bounds."""
     bounds = zip(matched.peaks(model, model.low)[1:], matched.peaks(model, model.high)[1:], strict=True)
     start = matched.step.start
     differences = [((high.bytes - low.bytes) / max(start + high.bytes, 1), low, high) for low, high in bounds]
@@ -66,10 +67,10 @@ def _uncertainty(matched: MatchedRecordings, model: SizeModel) -> tuple[float, P
 
 
 def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeModel) -> bool:
-    """Return whether two models predict different sizes of tensors at larger sizes; workspaces are not compared.
+    """Return whether two models predict different sizes of tensors, other than workspaces, at larger sizes.
 
-    The workspaces of a library such as cuDNN, whose algorithms change with the size, can always be approximated better
-    by quadratic polynomials, which are wrong at larger sizes if the tensors of the step are linear functions.
+    A library such as cuDNN selects algorithms by size. Quadratic polynomials always approximate the sizes of its
+    workspaces better than linear functions, but are wrong at larger sizes if the sizes of the tensors are linear.
     """
     pairs = zip(matched.peaks(first)[1:], matched.peaks(second)[1:], strict=True)
     for peak, other in pairs:
@@ -82,7 +83,7 @@ def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeMo
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether quadratic polynomials were checked at other sizes and do not grow faster than expected.
+    """Return whether the polynomials of degree 2 are checked by other sizes, and few bytes at a peak grow too fast.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """

@@ -1,8 +1,8 @@
 """Buffers of PyTorch's reduction kernels, such as those that compute the gradients of biases.
 
 Thread blocks that reduce parts of the same outputs exchange partial results in a buffer, and wait for each other with
-semaphores (aten/src/ATen/native/cuda/Reduce.cuh). The number of these blocks, and the size of the buffer, is
-proportional to the size of the input until the GPU cannot run more blocks at the same time.
+semaphores (aten/src/ATen/native/cuda/Reduce.cuh). The number of thread blocks and the size of the buffer are
+proportional to the size of the input, up to the number of thread blocks that the GPU can run at the same time.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def with_reductions(
 
 
 def buffer_limit(output: int, buffer: int, semaphores: int, threads: int) -> int:
-    """Return the limit of the size of a reduction's buffer in bytes; 0 if the allocations are not those of a reduction.
+    """Return the maximum size of a reduction's buffer in bytes, or 0 if the allocations do not belong to a reduction.
 
-    The arguments are the sizes of three successive allocations, and the number of threads that the GPU can run at the
-    same time.
+    ``output``, ``buffer``, ``semaphores``: Sizes in bytes of three successive allocations.
+    ``threads``: Number of threads that the GPU can run at the same time.
     """
     for itemsize in (4, 2, 8):
         outputs, remainder = divmod(output, itemsize)

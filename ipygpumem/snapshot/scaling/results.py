@@ -34,7 +34,7 @@ class UnmatchedAllocations(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class AllocationDeviation(Serializable):
-    """Allocation whose predicted requested size differs from its recorded requested size.
+    """An allocation whose predicted size differs from the recorded size. Both are requested sizes.
 
     Attributes:
         line: Label of the line of code that allocated the memory.
@@ -54,9 +54,9 @@ class PredictionDeviation(Serializable):
         size: Size of the step.
         predicted, recorded: Peaks of the requested bytes.
         difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
-        allocations: Up to 20 allocations whose sizes differ: first those that exist at a peak, then the others, each in
-            descending order of the difference.
-        unmatched: Allocations that exist in only one of the two.
+        allocations: Up to 20 allocations whose sizes differ: first allocations that exist at a peak, then the others;
+            within both groups, in descending order of the difference.
+        unmatched: Allocations that exist only in the prediction or only in the recording.
     """
 
     size: tuple[int, ...]
@@ -68,12 +68,12 @@ class PredictionDeviation(Serializable):
 
     @property
     def error(self) -> float:
-        """Larger of the relative differences of the peaks and of the sizes of allocations."""
+        """Absolute value of `peak_error`, or `difference` if that is larger."""
         return max(abs(self.peak_error), self.difference)
 
     @property
     def peak_error(self) -> float:
-        """Difference of the peaks relative to the recorded peak; positive if the prediction is too high."""
+        """Difference between the peaks, relative to the recorded peak; positive if the prediction is too high."""
         return (self.predicted - self.recorded) / self.recorded if self.recorded else 0.0
 
 
@@ -83,10 +83,10 @@ class PredictionPiece(Serializable):
 
     Attributes:
         first, last: Smallest and largest size of the range.
-        bytes: Requested bytes at the event, extrapolated to a size of 0; None if they do not grow linearly.
+        bytes: Requested bytes at this event, extrapolated to a size of 0; None if they are not linear in the size.
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
-        phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``.
-        line: Label of the innermost line of user code that was running.
+        phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``; empty before the first event.
+        line: Label of the innermost line of user code that ran; empty before the first event.
     """
 
     first: int

@@ -17,10 +17,11 @@ class RetainedBlocks(NamedTuple):
     Attributes:
         sources: For each block that a later run will free, the index of the allocation of the step that created it; -1
             for the other blocks.
-        ages: For each of these blocks, the number of runs since its creation (1 for the previous run); 0 for the other
-            blocks.
-        older: Dict from rows of allocations that are older than the recorded step to the corresponding blocks: both
-            were created by the same allocation of the step, the same number of runs earlier.
+        ages: For each block whose source is not -1, the number of runs since its creation (1 for the previous run); 0
+            for the other blocks.
+        older: Dict that maps the rows of allocations older than the recorded step to the corresponding blocks. A block
+            corresponds to an allocation if both were created by the same allocation of the step, and equally many runs
+            before the recorded step and before the state, respectively.
     """
 
     sources: Ints
@@ -29,7 +30,7 @@ class RetainedBlocks(NamedTuple):
 
 
 class _BlockOrigin(NamedTuple):
-    """Number of the run that created a block, and index of that allocation in the run used for the prediction."""
+    """Number of the run that created a block, and index of the allocation in the recording `MatchedRecordings.step`."""
 
     run: int
     source: int

@@ -10,9 +10,10 @@ from ipygpumem.snapshot.scaling.step_requests import InitialState
 
 
 def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredictor:
-    """Predict a step from its runs, excluding the smallest sizes of a single variable if they use other kernels.
+    """Return a predictor of the step that is based on ``runs``.
 
-    The second of two variables may be a length.
+    For one variable, runs at the smallest sizes are excluded if the prediction is reliable only without them: they may
+    use other kernels. For two variables, the second is assumed to be a length, with quadratic sizes of allocations.
     """
     if len(runs[0][0]) > 1:
         return RecordedStepPredictor.from_recordings(runs, ("automatic", "quadratic"), state, runs)

@@ -22,13 +22,13 @@ _FIRST_ADDRESS = 1 << 44
 
 @dataclass(slots=True, eq=False)
 class SimulatedAllocation:
-    """Allocation that is simulated instead of being made on a device.
+    """A simulated allocation, which uses no memory of a device.
 
     Attributes:
         size: Requested size in bytes.
         frames: Call stack in the format of PyTorch's snapshots, innermost frame first; empty if it is unknown.
-        context: String by which `Group` objects with the key ``"context"`` are formed.
-        metadata: String by which `Group` objects with the key ``"metadata"`` are formed.
+        context: String by which allocations are grouped if the key is ``"context"``.
+        metadata: String by which allocations are grouped if the key is ``"metadata"``.
     """
 
     size: int
@@ -38,7 +38,7 @@ class SimulatedAllocation:
 
 
 class SimulatedRecording:
-    """Recording of simulated allocations on a device without other allocations.
+    """Recording of simulated allocations on a simulated device.
 
     Args:
         before: Allocations that exist before the step.

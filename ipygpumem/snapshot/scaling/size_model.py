@@ -30,10 +30,10 @@ class SizeModel:
     """Size of each allocation as a polynomial in Newton's form, or as a product of polynomials for several axes.
 
     Attributes:
-        nodes: For each axis, the sizes that determine the polynomials, which are exact at these sizes.
+        nodes: For each axis, the sizes of the step at which the polynomials are interpolated.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
         irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
-        low, high: Ratios of the lower and the upper bound to each size, which are 1 unless the size is irregular.
+        low, high: Ratios of the lower and upper bound to the predicted size of each allocation; 1 if it is certain.
         limits: Size in bytes above which an allocation grows more slowly; infinite if there is no such limit.
     """
 
@@ -77,14 +77,14 @@ class SizeModel:
         return result
 
     def evaluate(self, coefficients: NDArray[Any], size: Size) -> Any:
-        """Return the values of polynomials, given by an array whose last axes are those of ``coefficients``."""
+        """Return the values of polynomials at a size. The last axes of ``coefficients`` are those of the size."""
         result = coefficients
         for points, at in zip(reversed(self.nodes), reversed(size), strict=True):
             result = result @ _basis(points, at)
         return result
 
     def proportional(self, growth: float, constant: float = 0.0) -> Floats:
-        """Return the coefficients of an allocation that grows in proportion to the size of the step."""
+        """Return the coefficients of ``constant + growth * size``, where ``size`` is the product of the axes."""
         grid = np.ones(())
         for points in self.nodes:
             grid = np.multiply.outer(grid, points)
@@ -112,7 +112,10 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
 
 
 def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return sizes per axis that determine the polynomials, preferably far apart. Raises `OptionError` if none do."""
+    """Return the nodes of polynomials on each axis, selected from the recorded sizes and preferably far apart.
+
+    Raises `OptionError` if too few sizes were recorded.
+    """
 
     def quality(nodes: tuple[tuple[int, ...], ...]) -> tuple[int, float]:
         spread = math.prod(points[-1] - points[0] for points in nodes)
@@ -141,9 +144,12 @@ _ENOUGH = 3  # number of sizes from which values on a line are not considered a 
 def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorded: Floats) -> SizeModel:
     """Return a model with other sizes for the workspaces whose recorded sizes differ from ``model``.
 
-    The size of a workspace is linear in the size of the step if its largest recorded sizes are on a line. Otherwise, it
-    is assumed to be proportional to the size of the step, with the proportions in the larger runs as bounds.
+    If the step has one axis and the recorded sizes of a workspace at the largest sizes of the step are on a line, its
+    size is assumed to be linear in the size of the step. Otherwise, it is assumed to be proportional, and the lowest
+    and highest ratio in the larger runs are its bounds.
 
+    ``rows``: Indices of the workspaces in ``model``.
+    ``sizes``: Sizes of the step in the runs.
     ``recorded``: Array of the shape (runs, workspaces) with recorded sizes in bytes; -1 if the workspace is missing.
     """
     order = sorted(range(len(sizes)), key=lambda run: math.prod(sizes[run]))

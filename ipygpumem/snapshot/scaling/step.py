@@ -17,16 +17,16 @@ from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 _TOP_LEVEL = ("<module>", "<cell line")
-"""Names of the top-level code of a module or a notebook cell, which depend on the version of IPython."""
+"""Beginnings of the names of the top-level code of modules and notebook cells in different versions of IPython."""
 _MAX_NESTED = 3
-"""Maximum number of workspaces that are allocated and freed while another workspace exists."""
+"""Maximum number of other workspaces that are allocated and freed while a workspace exists."""
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 _BACKWARD_FUNCTIONS = {"backward", "_engine_run_backward", "unpack_hook", "recompute_fn"}
 _OPTIMIZER_FUNCTION = re.compile(r"[/\\]torch[/\\]optim[/\\].*:\d+ (step|wrapper)$")
 
 
 class StepRecording:
-    """Recording of one run of a step: the events after ``first`` up to ``last`` of one device.
+    """Recording of one run of a step: the events of one device after event ``first``, up to event ``last``.
 
     Args:
         snapshot: Snapshot that contains the recording.
@@ -38,9 +38,9 @@ class StepRecording:
 
     Attributes:
         rows: Rows of the allocations of the step in ``timeline.allocations``, ordered by event.
-        sizes: Requested sizes in bytes of ``rows``.
+        sizes: Requested sizes of these allocations in bytes.
         threads: Number of threads that the device can run at the same time; None if it is unknown.
-        start: Requested bytes of all allocations before the step.
+        start: Requested bytes of all allocations that exist before the step.
         own_peak: Largest sum of the requested bytes of the allocations in ``rows``.
     """
 
@@ -77,7 +77,7 @@ class StepRecording:
         return bool(np.any(self.timeline.trace.action[self.first + 1 : self.last + 1] == Action.SEGMENT_FREE))
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
-        """Return the indices in ``rows`` of allocations at the peak with these sizes, and the sum of their sizes."""
+        """Return the indices in ``rows`` of the allocations at the peak for the given sizes, and its bytes."""
         allocations = self.timeline.allocations
         start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
         change = np.zeros(self.last - self.first + 2, np.int64)
@@ -91,8 +91,8 @@ class StepRecording:
     def is_workspace(self) -> NDArray[np.bool_]:
         """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are.
 
-        Before a workspace is freed, a few others may be allocated and freed in the same call stack: a reduction uses a
-        buffer and semaphores.
+        Between the allocation and the free of a workspace, up to three other workspaces may be allocated and freed in
+        the same call stack. A reduction, for example, uses a buffer and semaphores.
         """
         columns = ("start", "end", "stack")
         start, end, stack = (getattr(self.timeline.allocations, name)[self.rows].tolist() for name in columns)

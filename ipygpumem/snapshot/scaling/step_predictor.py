@@ -54,10 +54,10 @@ class StepPredictor:
     def predict(
         self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
     ) -> results.Prediction:
-        """Predict the memory usage of the step by replaying its requests, for several runs if the step is repeated.
+        """Predict the memory usage of the step by replaying its requests, or those of several runs if it is repeated.
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
-        ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default those of the recording.
+        ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default the recorded settings.
         Raises `OptionError` if an argument is invalid or the step needs more than 64 TiB.
         """
         limit = None if capacity is None else parse_size(capacity)
@@ -87,7 +87,7 @@ class StepPredictor:
         )
 
     def events(self, size: int | Sequence[int]) -> Recording:
-        """Return the requests of the step, or of several runs if it is repeated, in the form that `run` replays."""
+        """Return a recording of the requests of the step, or of several runs of the step if it is repeated."""
         return ConsecutiveRuns(self.step_requests).with_sizes(self.model.sizes(self._check(size)))
 
     def largest(
@@ -140,7 +140,7 @@ class StepPredictor:
         return fitting
 
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[results.PredictionPiece, ...]:
-        """Return the ranges of sizes from ``first`` to ``last`` in which the peak occurs at the same event."""
+        """Divide the sizes from ``first`` to ``last`` into ranges in which the peak occurs at the same event."""
         self._check(first)
         linear = self.model.coefficients.shape[1] <= len((0, 1))
 
@@ -185,7 +185,7 @@ class StepPredictor:
     def _sizes_levels_and_peak_event(
         self, size: int | Sequence[int], factors: Floats | float = 1.0
     ) -> tuple[Ints, Ints, int]:
-        """Return the sizes of allocations, the requested bytes before and after each event, and the peak event."""
+        """Return the sizes of the allocations, the levels (see `StepRequests.levels`), and the event of the peak."""
         sizes = self.model.sizes(self._check(size), factors)
         levels = self.step_requests.base + self.step_requests.levels(sizes)
         return sizes, levels, int(np.argmax(levels)) - 1
@@ -206,7 +206,7 @@ class RecordedStepPredictor(StepPredictor):
     """Predictor of a step that was recorded at small sizes, created by `from_recordings`.
 
     Attributes:
-        deviations: Comparison of the predictions with each of the recordings.
+        deviations: Comparisons of the predictions with each of the recordings.
         reasons: Reasons why the predictions are unreliable, as complete sentences; empty if there are none.
         notes: Sentences about assumptions that the recordings do not confirm.
     """
@@ -231,9 +231,9 @@ class RecordedStepPredictor(StepPredictor):
         """Create a predictor from recordings of the step at small sizes.
 
         Args:
-            recordings: Sizes and recordings. Two sizes are needed for each axis, three for a quadratic one, and all
-                combinations of these sizes. The other recordings check the prediction; two recordings of the same size
-                show whether the step repeats its allocations.
+            recordings: Sizes and recordings. Two sizes are required for a linear axis, three for a quadratic axis,
+                and all combinations of these sizes. The other recordings check the prediction; two recordings of the
+                same size show whether the step repeats its allocations.
             axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
                 ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
                 a sequence of these strings is also accepted.
@@ -277,7 +277,7 @@ class RecordedStepPredictor(StepPredictor):
         return result
 
     def bound(self, size: int | Sequence[int], limit: int, least_power: float = 2) -> int:
-        """Return a bound on the allocated bytes, see `bounded_sizes`; above ``limit``, possibly a lower one."""
+        """Return an upper bound on the allocated bytes; see `bounded_sizes`. Bounds above ``limit`` may be too low."""
         sizes = bounded_sizes(self._matched, self.model, self._check(size), self._is_confirmed, least_power)
         requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
         return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
@@ -289,7 +289,7 @@ class RecordedStepPredictor(StepPredictor):
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
-        """Return a predictor of the other axes for a fixed size on one axis. Raises `OptionError` if this fails."""
+        """Return a predictor of the remaining axes for a fixed size on one axis. Raises `OptionError` if this fails."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
