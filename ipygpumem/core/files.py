@@ -40,19 +40,19 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     text = os.fsdecode(path)
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")
-    target = Path(os.path.realpath(absolute_path(text)))
-    if target.is_dir() or text.endswith(("/", os.sep)):
+    target, status, has_directory = _resolve(text)
+    if (status is not None and stat.S_ISDIR(status.st_mode)) or text.endswith(("/", os.sep)):
         raise OptionError(f"{text} is a directory: add a file name, such as {Path(text) / example}")
     # renaming a file to /dev/null or to a named pipe would replace that device or pipe
-    if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+    if status is not None and not stat.S_ISREG(status.st_mode):
         raise OptionError(f"{text} is not a regular file")
-    if target.exists() and not os.access(target, os.W_OK):
+    if status is not None and not os.access(target, os.W_OK):
         raise OptionError(f"{text} is write-protected")
     is_protected = _PROGRAM.search(target.name) or (kind != "snapshot" and _SNAPSHOT.search(target.name))
     # reports are appended to a log
-    if kind != "log" and target.exists() and (is_protected or (kind != "snapshot" and _contains_snapshot(target))):
+    if kind != "log" and status is not None and (is_protected or (kind != "snapshot" and _contains_snapshot(target))):
         raise OptionError(f"{text} already exists and would be replaced by a {kind}: choose a name such as {example}")
-    if not target.parent.is_dir():
+    if not has_directory or not target.parent.is_dir():
         raise OptionError(f"the directory {target.parent} does not exist")
     try:
         with temporary_file(target):
@@ -80,40 +80,51 @@ def _contains_snapshot(path: Path) -> bool:
 
 
 def absolute_path(text: str) -> Path:
-    """Convert a string to an absolute path, and expand ``~``.
+    """Convert a string to an absolute path without links, and expand ``~``.
 
     Raises `OptionError` if the path is invalid, or contains a link or file that another user may have created in a
     shared directory.
     """
+    return _resolve(text)[0]
+
+
+def _resolve(text: str) -> tuple[Path, os.stat_result | None, bool]:
+    """Convert a string as `absolute_path`.
+
+    Returns:
+        A tuple of the path, its status or None if it does not exist, and whether its directory exists.
+    """
     try:
-        path = Path(text).expanduser().absolute()
-        foreign = _foreign_entry(path)
+        return _follow_links(Path(text).expanduser().absolute())
+    except OptionError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
         raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
-    if foreign:
-        raise OptionError(f"{foreign} belongs to another user: choose another path")
-    return path
 
 
-def _foreign_entry(path: Path) -> Path | None:
-    """Return the first link or file on a path for which `_is_foreign` is true, or None."""
-    names, links = [*reversed(path.parts)], 0
+def _follow_links(path: Path) -> tuple[Path, os.stat_result | None, bool]:
+    """Follow the links on an absolute path. Each entry is examined once, because other users may replace it meanwhile.
+
+    Raises `OptionError` for a link or file for which `_is_foreign` is true.
+    """
+    names, links, status, has_directory = [*reversed(path.parts)], 0, None, True
     while names:
         name = names.pop()
         directory, path = path, path.parent if name == ".." else path / name
         try:
             status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
+            status, has_directory = None, has_directory and not names
             continue
         if not stat.S_ISDIR(status.st_mode) and _is_foreign(status, directory):
-            return path
+            raise OptionError(f"{path} belongs to another user: choose another path")
         if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             names += reversed(path.readlink().parts)
             path = directory
-    return None
+    return path, status, has_directory
 
 
 def _is_foreign(status: os.stat_result, directory: Path) -> bool:
@@ -170,7 +181,7 @@ def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = 
     ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
     """
     try:
-        permissions = stat.S_IMODE(path.stat().st_mode) if path.exists() and not path.is_symlink() else None
+        permissions = _permissions(path)
         with temporary_file(path, 0o666 if permissions is None else permissions) as file:
             if permissions is not None:
                 with contextlib.suppress(OSError, AttributeError):  # Windows, and file systems without permissions
@@ -180,6 +191,15 @@ def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = 
             Path(file.name).replace(path)
     except OSError as error:
         raise error_type(f"{name}{path} was not written: {error.strerror or error}") from error
+
+
+def _permissions(path: Path) -> int | None:
+    """Return the permissions of a regular file; None if it does not exist."""
+    try:
+        mode = path.lstat().st_mode  # not `stat`, because another user may have created a link
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
 
 
 def write_file(target: Path, data: bytes) -> Path:

@@ -147,7 +147,9 @@ def test_links_in_directories_that_all_users_share(tmp_path):
     (private / "to_directory").symlink_to(private / "to_shared" / "directory")
     (private / "to_shared").symlink_to(tmp_path)
     for path in ("link", "directory/x", "private/to_link", "private/to_directory/x", "private/../link", "file"):
-        with pytest.raises(OptionError, match=r"/(link|directory|file) belongs to another user: choose another path$"):
+        with pytest.raises(
+            OptionError, match=r"^/\S*/(link|directory|file) belongs to another user: choose another path$"
+        ):
             check_path(tmp_path / path)
     for path in ("directory", "private/to_directory"):
         with pytest.raises(OptionError, match="/directory belongs to another user"):
@@ -163,6 +165,51 @@ def test_links_in_directories_that_all_users_share(tmp_path):
     assert check_path(tmp_path / "file") == tmp_path / "file"
     tmp_path.chmod(0o755)
     assert check_path(private / "to_link") == private / "x"
+
+
+@pytest.mark.parametrize("name", ["x", "directory/x"])
+def test_links_that_are_created_after_the_check(tmp_path, monkeypatch, name):
+    """Another user creates a link as soon as the path has been examined. It is replaced, not followed."""
+    private, link = tmp_path / "private", tmp_path / "shared" / Path(name).parts[0]
+    for directory in (private, link.parent):
+        directory.mkdir()
+    (private / "x").write_text("mine")
+    examine, examined = Path.lstat, []
+
+    def examine_first(path):
+        try:
+            return examine(path)
+        finally:
+            if path == link:
+                examined.append(path)
+                if len(examined) == 1:
+                    link.symlink_to(private / "x" if name == "x" else private)
+
+    monkeypatch.setattr(Path, "lstat", examine_first)
+    with contextlib.suppress(OptionError):
+        write_file(check_path(link.parent / name), b"new")
+    assert examined
+    assert [path.name for path in private.iterdir()] == ["x"]
+    assert (private / "x").read_text() == "mine"
+    assert (link.read_bytes() == b"new" and not link.is_symlink()) if name == "x" else link.is_symlink()
+
+
+def test_file_that_is_deleted_during_the_check(tmp_path, monkeypatch):
+    examine = Path.lstat
+
+    def examine_and_delete(path):
+        status = examine(path)
+        if path == tmp_path / "x":
+            path.unlink()
+        return status
+
+    (tmp_path / "x").touch()
+    monkeypatch.setattr(Path, "lstat", examine_and_delete)
+    with contextlib.suppress(OptionError):
+        assert check_path(tmp_path / "x") == tmp_path / "x"
+    (tmp_path / "x").touch()
+    write_file(tmp_path / "x", b"new")
+    assert (tmp_path / "x").read_bytes() == b"new"
 
 
 def test_links_that_refer_to_each_other(tmp_path):

@@ -116,7 +116,7 @@ def make_directory(name: str) -> Path:
     except OSError as error:
         raise OptionError(f"cannot create the directory {name!r}: {error.strerror or error}") from error
     check_path(path / "rank_00000.json", "report")
-    return path.resolve()
+    return path
 
 
 _VARIABLES = (
