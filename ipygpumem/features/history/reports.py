@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import operator
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from ipygpumem.core.files import check_path, import_library, write_file
 from ipygpumem.core.report import Report
 from ipygpumem.core.text import csv_text
 from ipygpumem.core.units import many
+from ipygpumem.features.history.compact_list import CompactList
 from ipygpumem.features.history.model import ReportRow, previous_run_note, report_rows
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.runtime import current
@@ -22,7 +23,7 @@ from ipygpumem.measurement.runtime import current
 if TYPE_CHECKING:
     from ipygpumem.features.history.load import ReportLog
 
-MAX_REPORTS = 10_000  # maximum number of reports that a session keeps (about 30 MB); logs are not limited
+MAX_REPORTS = 10_000  # maximum number of reports that a session keeps (about 1 MB); logs are not limited
 _MAX_DETAILED = 100
 """Maximum number of reports whose sections on lines and modules are kept, which can be large."""
 _MAX_REPORTS_PER_RUN = 50
@@ -39,6 +40,7 @@ class Reports(Sequence["Report"]):
     """A sequence of reports: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
     A session keeps its newest 10,000 reports. `Report.lines` and `Report.modules` are kept only in the newest 100.
+    Older reports are compressed in memory, so that each access to one of them may return another, equal object.
 
     Attributes:
         dropped: Number of older reports that have been discarded.
@@ -46,7 +48,7 @@ class Reports(Sequence["Report"]):
     """
 
     def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
-        self._reports: deque[Report] = deque()
+        self._reports: CompactList[Report] = CompactList(_MAX_DETAILED, compresses=limit is not None)
         self._runs: dict[str, tuple[list[Report], list[Report]]] = {}
         """Reports of each cell's current run and of its previous run, by cell ID."""
         self._log: ReportLog | None = None
@@ -61,21 +63,27 @@ class Reports(Sequence["Report"]):
         if not isinstance(report, Report):  # calling check_argument for every report would take longer
             check_argument("report", report, Report, "a Report")
         reports = self._reports
+        if self._limit is not None:
+            self._remove_details()
         reports.append(report)
         if report.cell_id is not None:
             current, _ = self._runs[report.cell_id] = self._runs_of(report)
             if len(current) < _MAX_REPORTS_PER_RUN:
                 current.append(report)
-        if self._limit is not None:
-            if len(reports) > self._limit:
-                self._remove_from_runs(reports.popleft())
-                self.dropped += 1
-            index = len(reports) - _MAX_DETAILED - 1
-            if index >= 0 and (reports[index].lines or reports[index].modules):
-                self._remove_from_runs(reports[index])
-                reports[index] = dataclasses.replace(reports[index], lines=(), modules=())
+        if self._limit is not None and len(reports) > self._limit:
+            self._remove_from_runs(reports.popleft())
+            self.dropped += 1
         if self._log is not None:
             self._log.write(report)
+
+    def _remove_details(self) -> None:
+        """Remove the lines and modules of the 100th newest report, which the next report displaces."""
+        if len(self._reports) < _MAX_DETAILED:
+            return
+        report = self._reports[-_MAX_DETAILED]
+        if report.lines or report.modules:
+            self._remove_from_runs(report)
+            self._reports[-_MAX_DETAILED] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
         """Return the reports of the current run and of the previous run of the report's cell."""
@@ -84,7 +92,7 @@ class Reports(Sequence["Report"]):
 
     def _remove_from_runs(self, report: Report) -> None:
         for reports in self._runs.get(report.cell_id or "", ()):
-            reports[:] = [stored for stored in reports if stored is not report]
+            reports[:] = [stored for stored in reports if stored != report]
 
     def earlier(self, report: Report) -> Report | None:
         """Return the report of the same measurement in the cell's previous run, or None if there is no such report.
@@ -115,10 +123,15 @@ class Reports(Sequence["Report"]):
         return len(self._reports)
 
     def __iter__(self) -> Iterator[Report]:
-        return iter(list(self._reports))
+        return iter(self._reports)
+
+    def __reversed__(self) -> Iterator[Report]:
+        return reversed(self._reports)
 
     def __getitem__(self, index: int | slice) -> Any:
-        return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
+        if isinstance(index, slice):
+            return [self._reports[position] for position in range(*index.indices(len(self)))]
+        return self._reports[operator.index(index)]
 
     def cell(self, key: int | str) -> Report:
         """Return the newest report of a cell.
@@ -185,7 +198,7 @@ class Reports(Sequence["Report"]):
         write_file(target, data.getvalue())
 
     def __repr__(self) -> str:
-        return f"<{many(len(self), 'report')}, newest last: {list(self._reports)[-3:]}>"
+        return f"<{many(len(self), 'report')}, newest last: {self[-3:]}>"
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:

@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
@@ -276,7 +276,8 @@ def _values(device: DeviceReading | None) -> dict[str, Any]:
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
     """Return ``[execution count, start, end, success]`` for each cell that ended after ``since``, oldest first."""
-    newest_first = takewhile(lambda report: report.time + report.seconds >= since, reversed(reports[-_MAX_CELLS:]))
+    newest = islice(reversed(reports), _MAX_CELLS)
+    newest_first = takewhile(lambda report: report.time + report.seconds >= since, newest)
     return [
         [report.cell, round(report.time, 3), round(report.time + report.seconds, 3), report.success is not False]
         for report in reversed(list(newest_first))

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -16,7 +17,6 @@ import pytest
 from fakes.reports import report
 from fakes.sessions import cell, session
 from ipygpumem import OptionError
-from ipygpumem.features.history import reports
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.lines.model import DeviceLines
 
@@ -79,8 +79,8 @@ def test_memory_of_ten_thousand_reports_is_limited():
     finally:
         tracemalloc.stop()
     assert (len(session_reports), session_reports.dropped) == (1000, 300)
-    assert full / 1000 * reports.MAX_REPORTS < 60 << 20
-    assert abs(after - full) < full / 20
+    assert full - 132 * 4096 < 900 * 200, "at most 132 reports are not compressed"
+    assert after - full < 50 * 4096
 
 
 def lines(device="cuda:0"):
@@ -95,6 +95,92 @@ def test_only_the_newest_keep_lines_and_modules():
     assert [item.cell for item in session_reports] == list(range(1, 151))
     with_lines = Reports((dataclasses.replace(item, lines=(lines(),)) for item in session(150)), limit=None)
     assert all(item.lines for item in with_lines), "reports from a file keep their lines"
+
+
+def numbered(count):
+    return [dataclasses.replace(item, cell_id=f"id{number % 7}") for number, item in enumerate(session(count))]
+
+
+def test_older_reports_are_equal_to_those_appended():
+    items = numbered(500)
+    session_reports = Reports(limit=1000)
+    for count, item in enumerate(items, 1):
+        session_reports.append(item)
+        assert len(session_reports) == count
+        assert session_reports[0] == items[0]
+        assert session_reports[-1] is item
+    assert session_reports[0] is not items[0], "older reports are compressed"
+    assert all(report is item for report, item in zip(session_reports[-100:], items[-100:], strict=True))
+    assert list(session_reports) == items
+    assert list(reversed(session_reports)) == items[::-1]
+    assert [session_reports[index] for index in range(-500, 500)] == items * 2
+    for part in (slice(None), slice(10, 40), slice(-450, None, 7), slice(400, 20, -3), slice(600, 700)):
+        assert session_reports[part] == items[part]
+    for index in (500, -501):
+        with pytest.raises(IndexError):
+            session_reports[index]
+    assert session_reports.cell(3) == items[2]
+    assert session_reports.index(items[40]) == 40
+    assert session_reports.to_json() == Reports(items, limit=None).to_json()
+
+
+def test_compressed_reports_are_dropped_and_compared():
+    items = numbered(700)
+    session_reports = Reports(limit=300)
+    for number, item in enumerate(items):
+        session_reports.append(item)
+        assert len(session_reports) == min(number + 1, 300)
+    assert list(session_reports) == items[400:]
+    assert session_reports.dropped == 400
+    once = Reports(limit=300)
+    once.append(dataclasses.replace(cell(1), cell_id="once"))
+    assert once.earlier(cell(2, cell_id="once")) is not None
+    for item in items[:299]:
+        once.append(item)
+    assert once.earlier(cell(2, cell_id="once")) is not None
+    once.append(items[299])
+    assert once.earlier(cell(2, cell_id="once")) is None, "dropped reports are not compared"
+
+
+def test_reports_that_cannot_be_compressed_are_kept():
+    items = [dataclasses.replace(item, code=Code(item.code)) for item in session(200)]
+    session_reports = Reports()
+    for item in items:
+        session_reports.append(item)
+    assert all(report is item for report, item in zip(session_reports, items, strict=True))
+
+
+class Code(str):
+    """A string that cannot be pickled."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("cannot be pickled")
+
+
+def test_reports_can_be_read_by_another_thread_while_they_are_appended():
+    session_reports, errors, stop = Reports(limit=300), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            cells = [item.cell for item in session_reports]
+            newest = [item.cell for item in reversed(session_reports)]
+            errors.extend(
+                numbers
+                for numbers in (cells, newest[::-1])
+                if numbers and numbers != list(range(numbers[0], numbers[-1] + 1))
+            )
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for item in session(1500):
+            session_reports.append(item)
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []
 
 
 def test_csv():

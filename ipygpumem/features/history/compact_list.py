@@ -1,0 +1,96 @@
+"""A list whose older items are compressed."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+_Item = TypeVar("_Item")
+
+_BATCH = 32  # number of items that are compressed together: compressing 32 reports takes less than 1 ms
+
+
+class CompactList(Generic[_Item]):
+    """A list of immutable items that can be extended at the end and shortened at the start.
+
+    Items are compressed in batches when enough newer items follow. Each access to a compressed item may return another
+    object, which is equal to the original item. Other threads may read the list while it changes.
+
+    Args:
+        uncompressed: Number of newest items that are never compressed.
+        compresses: Whether older items are compressed.
+    """
+
+    def __init__(self, uncompressed: int, *, compresses: bool) -> None:
+        self._entries: deque[Any] = deque()  # items and compressed batches, which are `bytes`
+        self._length = 0
+        self._uncompressed = uncompressed
+        self._compresses = compresses
+        self._decompressed: tuple[bytes, list[_Item]] = (b"", [])
+        """The batch that has been decompressed last, and its items."""
+
+    def append(self, item: _Item) -> None:
+        """Append an item. If 32 more items than those that are never compressed are uncompressed, compress 32 items."""
+        self._length += 1  # first, because Ctrl-C could interrupt this method after a call
+        self._entries.append(item)
+        start = -self._uncompressed - _BATCH
+        if not self._compresses or len(self._entries) < -start or isinstance(self._entries[start], bytes):
+            return
+        entries = list(self._entries)
+        items = entries[start : start + _BATCH]
+        if any(isinstance(entry, bytes) for entry in items):  # `popleft` has decompressed an older batch
+            return
+        try:
+            batch = zlib.compress(pickle.dumps(items, pickle.HIGHEST_PROTOCOL), 1)
+        except Exception:  # for example, because a module was reloaded, so that the items have outdated classes
+            self._compresses = False
+        else:
+            self._entries = deque([*entries[:start], batch, *entries[start + _BATCH :]])
+
+    def popleft(self) -> _Item:
+        """Remove and return the first item."""
+        if isinstance(self._entries[0], bytes):
+            batch, *entries = self._entries
+            self._entries = deque([*self._items(batch), *entries])
+        self._length -= 1
+        item: _Item = self._entries.popleft()
+        return item
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[_Item]:
+        return (item for entry in list(self._entries) for item in self._items(entry))
+
+    def __reversed__(self) -> Iterator[_Item]:
+        return (item for entry in reversed(list(self._entries)) for item in reversed(self._items(entry)))
+
+    def __getitem__(self, index: int) -> _Item:
+        entries = self._entries
+        if -min(self._uncompressed, len(entries)) <= index < 0:
+            item: _Item = entries[index]
+            return item
+        if index < 0:
+            index += self._length
+        for entry in list(entries) if index >= 0 else ():
+            count = _BATCH if isinstance(entry, bytes) else 1
+            if index < count:
+                return self._items(entry)[index]
+            index -= count
+        raise IndexError("list index out of range")
+
+    def __setitem__(self, index: int, item: _Item) -> None:
+        """Replace one of the newest items, which are never compressed. ``index`` is negative."""
+        self._entries[index] = item
+
+    def _items(self, entry: Any) -> list[_Item]:
+        if not isinstance(entry, bytes):
+            return [entry]
+        batch, items = self._decompressed
+        if batch is not entry:
+            items = pickle.loads(zlib.decompress(entry))  # noqa: S301 (the data was created by `append`)
+            self._decompressed = (entry, items)
+        return items
