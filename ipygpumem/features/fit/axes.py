@@ -27,9 +27,9 @@ _MAX_SIZE = 1 << 40
 _MAX_EXCESS = 0.1
 """Relative difference up to which the upper bound of a run's memory usage agrees with the prediction."""
 _STEP_SHARE = 0.25
-"""Share of the memory of a run that the upper bound of a run before the verification may need."""
+"""Share of the memory limit of a run that the upper bound of a run before the verification may reach."""
 _MAX_GROWTH = 8
-"""Largest factor between the sizes of a run and of the previous one before the growth of all tensors is known."""
+"""Largest factor between the sizes of successive runs as long as the growth of some tensors is unknown."""
 Size: TypeAlias = tuple[int, ...]
 """Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
@@ -88,7 +88,7 @@ class SizeAxis(Serializable):
 
 
 def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
-    """Return the value of each axis at position ``index``. For an axis with fewer values, this is its last value."""
+    """Return the value at position ``index`` of each axis, or the last value of an axis with fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
@@ -105,10 +105,11 @@ def combined_sizes(axes: Sequence[SizeAxis], first: Size, second: Size, growth: 
 
 
 def third_value_sizes(axes: Sequence[SizeAxis], sizes: Sequence[Size]) -> list[Size]:
-    """Return the sizes that add a third value of the first of two axes to combinations of two with three values.
+    """Return the sizes of additional runs that determine quadratic functions of the first of two axes.
 
-    ``sizes`` are those of the runs so far, one of which has larger values on both axes. The third value is not the
-    value of this run, if possible, so that the run checks quadratic functions. There are no such sizes for one axis.
+    ``sizes`` are those of the runs so far: combinations of two values of the first axis with three of the second, and a
+    size that is larger on both axes. The additional runs add a third value of the first axis. If possible, this value
+    differs from that of the largest run, which then checks the quadratic functions. For one axis, the result is empty.
     """
     if len(axes) == 1:
         return []
@@ -128,8 +129,8 @@ def verification_size(
 ) -> tuple[Size, bool]:
     """Return the size of the next run after that at size ``checked``, and whether it verifies the prediction.
 
-    The upper bound of the memory usage at this size does not exceed ``limit``, in bytes above ``allocated``. If it is
-    much higher than the prediction, the run does not verify the prediction, but reduces the upper bound.
+    The upper bound on the memory usage of this run does not exceed ``limit``, in bytes above ``allocated``. If this
+    bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound.
     """
     count = max(len(axis.sizes) for axis in axes)
 
@@ -161,7 +162,7 @@ def verification_size(
 def largest_sizes(
     ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
 ) -> dict[str, int | None]:
-    """Return the attributes of `Fit` that contain the largest sizes, by name. The step fits on all ranks at them."""
+    """Return the largest sizes at which the step fits on all ranks, by name of the attribute of `Fit`."""
     # reserved memory can be lower at a larger size, so a search from the first size may end below the recommended size
     first, last = axis.first, axis.last
     recommended = scaled.largest(capacity, margin, first=first, last=last)
@@ -192,7 +193,11 @@ def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
 
 
 def checked_axis(name: Any, sizes: Any) -> SizeAxis:
-    """Return the axis with these values. Raises `OptionError` unless they are three or more positive integers."""
+    """Return a `SizeAxis` with the values ``sizes``.
+
+    Raises:
+        OptionError: ``sizes`` are not at least three positive integers.
+    """
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:

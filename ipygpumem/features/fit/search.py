@@ -1,4 +1,4 @@
-"""Selection of the small sizes at which a step runs until its memory usage is predicted and the prediction checked."""
+"""Selection of the sizes at which a step runs, so that its memory usage can be predicted and the prediction checked."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 _MAX_ERROR = 0.02
 """Relative error of the predicted peak of a run above which the prediction is rejected."""
 _IRREGULAR = 0.1
-"""Relative error of a rejected prediction below which another run is added and the step is predicted again."""
+"""Relative error of the peak of the verification below which an additional run can confirm a new prediction."""
 _GROWTH = 2
 """Factor between the sizes of successive runs."""
 _SMALL_GROWTH = (1.5, 1.25, 0)
-"""Smaller factors that are used if the next run may need too much memory."""
+"""Smaller factors that are tried in order if the next run may need too much memory; 0 selects the next size."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_STEPS = 6
-"""Maximum number of runs after the first confirmed prediction, the last of which verifies it."""
+"""Maximum number of runs at increasing sizes after a run has confirmed the prediction."""
 _MAX_DIFFERENCE = 0.005
-"""Difference between two runs at the same size, relative to the peak, above which the step is not repeatable."""
+"""Difference between two runs at the same size, relative to the peak, above which the step cannot be predicted."""
 _OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 
 
@@ -196,10 +196,10 @@ class SizeSearch:
         return predict_runs(self._steps, InitialState.at(step.snapshot, step.device, after_release))
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
-        """Return a multiple of the largest size so far, with a smaller factor if the run may need too much memory.
+        """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
 
-        ``added`` is a function that returns how many bytes a run at a given size allocates. Raises `FitError` if even
-        a run at the next larger size may need too much memory.
+        ``added`` is a function that returns how many bytes a run at a given size may allocate. Raises `FitError` if
+        even a run at the next larger size may need too much memory.
         """
         last = max(size for size, _ in self._steps)
         needed_bytes = 0
@@ -221,7 +221,7 @@ class SizeSearch:
         return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
 
     def _added(self, scaled: RecordedStepPredictor, size: Size) -> int:
-        """Return an estimate of the bytes that a run allocates, which is too high unless the step grows very fast."""
+        """Return an estimate of the bytes that a run allocates. It is too low only if memory usage grows very fast."""
         allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
         power = 1 if len({at for at, _ in self._steps}) == _GROWTH else _GROWTH
         bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
@@ -267,11 +267,11 @@ class SizeSearch:
         self.scaled = scaled
 
     def _checked(self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False) -> _Predicted:
-        """Yield a run; return the prediction from all runs including this one, and the reasons why it is unreliable.
+        """Yield a run. Return the new prediction from all runs, and the reasons why the prediction is unreliable.
 
-        The step is predicted again from all runs, unless ``keep`` is set and only the old prediction is reliable.
-        If the prediction for two variables is wrong, the first of them may need a quadratic function, for which further
-        runs are made.
+        If ``keep`` is true, and the old prediction is correct but the new one is unreliable, the old one is returned.
+        If the prediction for two variables is wrong, the memory usage may be a quadratic function of the first
+        variable. To determine this function, further runs are yielded.
         """
         probe = yield size, role, scaled.predict(size).allocated
         wrong = abs(probe.error or 0) > _MAX_ERROR

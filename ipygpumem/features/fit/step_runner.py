@@ -64,7 +64,7 @@ class MemoryCapacity:
         return self.limit - self.allocated
 
     def refusal(self, subject: str, nbytes: int, most: float) -> FitError:
-        """Return the reason why ``subject``, which needs ``nbytes``, is too large if ``most`` is the allowed share."""
+        """Return the error that ``subject`` needs ``nbytes``, more than the share ``most`` of the free memory."""
         share = f"{100 * most:g}% of the free {size_text(self.free)}"
         suggestion = "" if most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
         return FitError(f"{subject} needs {size_text(nbytes)}, more than {share}{suggestion}")
@@ -79,7 +79,7 @@ class StepRun:
         snapshot: The recorded allocations; None if the run was not recorded.
         recorder: The recorder; None if the run was not recorded.
         observer: Observer of the calls and updates in the run; None if the run was not observed.
-        workspaces: Empty, unlike in `DryRun`: libraries have already allocated workspaces in the run before recording.
+        workspaces: Empty, unlike in `DryRun`: libraries have allocated their workspaces before the run was recorded.
     """
 
     peaks: dict[int, AllocatorCounters]
@@ -93,8 +93,8 @@ class StepRun:
         if self.snapshot is None:
             raise ValueError("the run was not recorded")
         action = self.snapshot.timelines[device].trace.action
-        used = np.flatnonzero(np.isin(action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
-        return StepRecording(self.snapshot, device, last=int(used[-1]) if len(used) else None)
+        step_events = np.flatnonzero(np.isin(action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)))
+        return StepRecording(self.snapshot, device, last=int(step_events[-1]) if len(step_events) else None)
 
 
 class StepRunner:
@@ -102,7 +102,7 @@ class StepRunner:
 
     Attributes:
         torch: The module torch.
-        context: Function that returns the context manager in which the step runs, given the runner.
+        context: Function that takes the runner and returns the context manager in which the step runs.
     """
 
     contexts = (AUTOCAST, OFFLOADING)
@@ -140,7 +140,10 @@ class StepRunner:
             raise FitError(problem)
         self._shares_recording = self._runtime.active_recording.has_options(RecordingOptions())
         if allocator.is_recording() and not self._shares_recording:
-            raise FitError("allocation history is being recorded: stop this recording before running fit")
+            raise FitError(
+                "allocation history is being recorded: before running fit, stop the recording with "
+                "%gpumem record stop or torch.cuda.memory._record_memory_history(enabled=None)"
+            )
         torch.cuda.synchronize()  # creates the context
         collect_garbage()  # otherwise, the first run would free unreachable objects of the program and count them
         peaks = self._runtime.peaks
@@ -223,7 +226,7 @@ class StepRunner:
     def close(self) -> list[str]:
         """Remove the effects of the runs on PyTorch's peak counters and cache, and finish an interrupted run.
 
-        Return sentences for the user about reference cycles that the step leaves.
+        Return sentences for the user about reference cycles that the step has left.
         """
         if not self._shares_recording:
             self._runtime.active_recording.close()
@@ -252,7 +255,7 @@ class StepRunner:
         return OptimizerUpdateReplacer(self.torch, allowed)
 
     def describe(self, index: int, on: int | str | None) -> tuple[str, str]:
-        """Return the name of a device, and its label, which includes the memory of the target GPU, ``on``, if any."""
+        """Return the name of a device, and its label. If ``on`` is not None, the label includes this memory size."""
         device = self._runtime.monitor.devices.get(index)
         label = "" if device is None else device.label
         return f"cuda:{index}", label if on is None else f"{label}, for a GPU with {on}"
@@ -272,7 +275,7 @@ class StepRunner:
     def limit(self, index: int, total: int | str | None) -> int:
         """Return the memory that PyTorch can use on a device, or on another GPU with memory ``total``, in bytes.
 
-        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if it exceeds ``total``.
+        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if ``total`` is not larger.
         """
         if total is None:
             return self.available(index).limit

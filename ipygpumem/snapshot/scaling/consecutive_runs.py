@@ -35,9 +35,9 @@ def replay_outcome(result: ReplayRun) -> str:
 
 
 class ConsecutiveRuns:
-    """Requests of one run of a step or, if they are ``repeated``, of several consecutive runs.
+    """Requests of one run of a step or, if `StepRequests.repeated` is true, of several consecutive runs.
 
-    The first of several runs starts without the blocks that earlier runs would have left or created. Runs are numbered
+    The first of several runs starts without blocks that previous runs would have created. Runs are numbered
     from 0. Allocation ``i`` of run ``k`` has the number ``k * requests.count + i``. The numbers of the blocks of the
     state follow those of all allocations.
     """
@@ -58,7 +58,7 @@ class ConsecutiveRuns:
         self._operations, self._places, self._run_ends = self._join_runs()
 
     def _join_runs(self) -> tuple[Ints, Ints, list[int]]:
-        """Return all requests, the request of the step that corresponds to each of them, and the end of each run."""
+        """Return the requests of all runs, the index of each request in the requests of the step, and the run ends."""
         requests, count = self._requests, self._requests.count
         is_free = requests.operations < 0
         numbers = np.where(is_free, ~requests.operations, requests.operations).astype(np.int64)
@@ -89,10 +89,10 @@ class ConsecutiveRuns:
         return np.concatenate(operations), np.concatenate(places), np.cumsum(ends).tolist()
 
     def _numbers(self, run_number: int, is_kept: NDArray[np.bool_]) -> Ints:
-        """Return the number of each allocation and block of the step in a run; -1 if it does not exist in this run.
+        """Return the numbers that the allocations of the step and the blocks have in a run; -1 if they do not exist.
 
-        Blocks that an earlier run has left are allocations of that run. ``is_kept`` is a mask of the allocations that
-        exist at the end of a run.
+        A block that an earlier run has created has the number of the allocation in that run. ``is_kept`` is a mask of
+        the allocations that exist at the end of a run.
         """
         requests, (sources, ages, _) = self._requests, self._requests.retained
         own, blocks = run_number * requests.count + np.arange(requests.count), np.full(len(sources), -1, np.int64)
@@ -145,11 +145,11 @@ class ConsecutiveRuns:
         return result
 
     def replay(self, sizes: Ints, *, limit: int | None, settings: str | None, keeps_state: bool) -> ReplayRun:
-        """Replay the runs, up to the first run in which reserved memory does not grow.
+        """Replay the runs until reserved memory does not grow in a run.
 
         Args:
             sizes: Sizes in bytes of the allocations of the step.
-            limit: Limit of reserved memory in bytes; None without a limit.
+            limit: Limit of reserved memory in bytes; None for no limit.
             settings: Allocator settings, as in `StepPredictor.predict`.
             keeps_state: Whether the blocks of the state keep their recorded addresses, as in `StepPredictor`.
         """

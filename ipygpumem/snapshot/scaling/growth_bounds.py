@@ -1,7 +1,8 @@
-"""Upper bounds of the memory usage of a step at sizes that are much larger than the recorded sizes.
+"""Upper bounds on the memory usage of a step at sizes that are much larger than the recorded sizes.
 
-A quadratic part of a size is invisible in the peaks of small runs, and determines those of large runs. Requested sizes
-are exact, so that an allocation whose size is not exactly predicted for each recording may grow faster than predicted.
+The quadratic part of an allocation's size can be negligible at the peaks of small runs, but determine the peaks of
+large runs. Recorded sizes are exact: if the prediction of a recorded size is not, the allocation may grow faster than
+predicted.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ _MAX_DIFFERENCE = 0.1
 _ENOUGH = 4
 """Number of recorded sizes that confirm a quadratic polynomial, which three sizes determine."""
 _FASTER = 1.5
-"""Growth of all tensors, relative to that of the size of the step, above which workspaces grow like the tensors."""
+"""Ratio of the growth of all tensors to that of the step's size above which workspaces grow like the tensors."""
 _LARGEST = 1 << 46
 
 
 def confirmed_growth(matched: MatchedRecordings, model: SizeModel, others: Iterable[Run]) -> NDArray[np.bool_]:
-    """Return which allocations have exactly the predicted sizes, at more sizes of the step than determine the model.
+    """Return a mask of the allocations with exactly the predicted sizes in more runs than the model requires.
 
-    ``others``: Recordings that do not determine the model, in addition to those of ``matched``. Some of their
-        allocations may have other sizes, because small sizes use other kernels.
+    ``others``: Further runs, which are not in ``matched``. Allocations may have other sizes in these runs, because
+        other kernels are used at small sizes.
     """
     predicted = np.stack([model.sizes(size) for size, _ in matched.runs])
     exact = np.all(matched.recorded_sizes() == predicted, axis=0)
     is_checked = np.full(len(exact), len({size for size, _ in matched.runs}) > model.coefficients[0].size)
     for size, run in others:
         indices = matched.counterparts((size, run))
-        own, sizes = indices[indices >= 0], run.sizes[indices >= 0]
-        is_checked[own] |= sizes == model.sizes(size)[own]
+        matching, sizes = indices[indices >= 0], run.sizes[indices >= 0]
+        is_checked[matching] |= sizes == model.sizes(size)[matching]
     result: NDArray[np.bool_] = exact & is_checked
     return result
 
@@ -60,9 +61,9 @@ def bounded_sizes(
 ) -> Ints:
     """Return an upper bound on the size of each allocation in bytes, at a size of the step above the recorded sizes.
 
-    An allocation is assumed to grow with the power ``least_power`` of the size of the step, or with a higher power if
-    its recorded sizes do, unless it is constant or its growth ``is_confirmed``. If other allocations grow faster than
-    the size of the step, workspaces of libraries grow like these.
+    Allocations that are constant or whose growth is confirmed have the predicted sizes. All others are assumed to grow
+    with the power ``least_power`` of the size of the step, or with a higher power if their recorded sizes do. If the
+    tensors grow faster than the size of the step, workspaces of libraries are assumed to grow like the tensors.
     """
     predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
     constant = np.all(recorded == matched.step.sizes, axis=0)
@@ -82,7 +83,7 @@ def bounded_sizes(
 
 
 def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the power with which each allocation may grow, and whether it grows with this power in all large runs."""
+    """Return the power with which each allocation may grow, and a mask of those that do so in all large runs."""
     totals = [math.prod(size) for size, _ in matched.runs]
     largest = sorted(set(totals))[-_SQUARE - 1 :]
     values = np.maximum(np.stack([recorded[totals.index(total)] for total in largest]), 0.5)
@@ -96,7 +97,7 @@ def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -
 
 
 def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeModel:
-    """Return a linear model with quadratic polynomials for the allocations whose sizes they predict exactly.
+    """Return a model with quadratic polynomials for the allocations whose sizes only these predict exactly.
 
     At small sizes, a quadratic part can be too small to affect the peak. At least four sizes must have been recorded.
     """
@@ -124,7 +125,7 @@ def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
     """Return how many of the bytes allocated at the peak of a step may grow with the size of the step.
 
     For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
-    ``leaves`` contains the number of parameters by their size in bytes.
+    ``leaves`` contains the number of leaf tensors, such as parameters, by their size in bytes.
     """
     constant, unmatched_parameters = 0, leaves + leaves
     for nbytes in step.sizes[step.live_at_own_peak()].tolist():

@@ -29,7 +29,7 @@ def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredic
 def releases_once(runs: Sequence[Run]) -> bool:
     """Return whether only the first run at a size frees cached segments, as cuDNN's search for algorithms does.
 
-    The step ran at the size of the first run before this run.
+    The first of ``runs`` is not the first run at its size: the warm-up, which is not recorded, has the same size.
     """
     sizes = {size for size, step in runs if step.frees_segments}
     return bool(sizes) and runs[0][0] not in sizes

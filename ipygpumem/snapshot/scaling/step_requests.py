@@ -40,7 +40,11 @@ class InitialState:
 
     @classmethod
     def at(cls, snapshot: SnapshotData, device: int, event: int) -> InitialState:
-        """Return the state after an event, or before the first event for -1. Raises `ReplayError` if a replay fails."""
+        """Return the state after an event, or before the first event if ``event`` is -1.
+
+        Raises:
+            ReplayError: The recording cannot be replayed.
+        """
         recording = cached_verification(snapshot, device).recording
         state, _ = with_block_sizes(snapshot, snapshot.history(device).at(event))
         return cls(snapshot, recording, state)
@@ -53,7 +57,7 @@ class CreatedBlocks(NamedTuple):
         blocks: Indices of the blocks, in the order in which they are created.
         boundaries: For each block, the number of events of the step before its creation, in ascending order.
         temporaries: For each block, the allocation of the step that the first run does not make, because it creates the
-            block instead; -1 if there is none. A temporary gradient, for example, is added to an existing one.
+            block instead; -1 if there is none. A temporary gradient, for example, is needed only if a gradient exists.
     """
 
     blocks: Ints = np.zeros(0, np.int64)
@@ -69,7 +73,7 @@ class StepRequests:
     Args:
         step: Recording of the step.
         state: State from which the step starts.
-        retained: Blocks of the state that previous runs have created and not freed, if they are known.
+        retained: Blocks of the state that previous runs have created and not freed; None if they are unknown.
 
     Attributes:
         repeated: Whether the step runs several times at the same size, from a state without ``retained`` and
@@ -80,12 +84,12 @@ class StepRequests:
         recording: Recording that contains the step.
         count: Number of allocations of the step.
         operations: Requests in order, as in `Recording`.
-        start: Event of each allocation of the step.
+        start: Event that makes each allocation of the step.
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
         block_ends: Event that frees each block of the state; the number of events if the block is not freed.
         events: Event in the recording for each of ``operations``.
         pool_of: For each allocation and block, the index of the pool for large requests.
-        resized: Mask of the blocks of the state whose sizes are those of the allocations that created them.
+        resized: Mask of the blocks of the state whose sizes change with the size of the step.
         pools: All pools, as in `Recording`.
         segment_pools: For each segment of the state, the index of the pool for large requests.
     """
@@ -115,7 +119,7 @@ class StepRequests:
 
     @property
     def base(self) -> Ints:
-        """Requested bytes of the state's fixed-size blocks before the first event and after each event."""
+        """Requested bytes of the state's blocks, except ``resized``, before the first event and after each event."""
         requested = np.where(self.resized, 0, self.state.state.blocks["requested"])
         change = np.zeros(len(self.operations) + 2, np.int64)
         change[0] = int(requested.sum())
@@ -148,7 +152,7 @@ class StepRequests:
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
 
     def position(self, event: int) -> tuple[str, str]:
-        """Return the phase of the step and the line of code at an event; empty for the time before the first event."""
+        """Return the phase and the line of code of the last allocation up to an event; empty if there is none."""
         numbers = self.operations[: event + 1]
         numbers = numbers[(numbers >= 0) & (numbers < self.count)]
         if not len(numbers):
@@ -157,7 +161,7 @@ class StepRequests:
         return self.step.phases[last], self.step.line_before(last)
 
     def source(self, number: int) -> int:
-        """Return the allocation of the recorded step that determines the line of an allocation."""
+        """Return the index of the allocation of the recorded step with the same line of code."""
         return number
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -189,11 +193,11 @@ class StepRequests:
         return np.asarray(operations, np.int32), np.asarray(events, np.int32)
 
     def older_allocations(self) -> dict[int, int]:
-        """Return a dict from the rows of allocations older than the step to the matching blocks of the state.
+        """Return a dict that maps the rows of allocations older than the step to the matching blocks of the state.
 
-        An allocation that the step frees, such as a gradient or an output of the previous step, may have another
-        address or size in the state. Unless its block is known, it corresponds to a block of the same size or, in the
-        same snapshot, of the same call stack.
+        Blocks match allocations with the same address and size. An allocation that the step frees, such as a gradient
+        or an output of the previous step, may have another address or size in the state. It is then matched with a
+        block of the same size or, in the same snapshot, of the same call stack.
         """
         allocations, blocks, step = self.recording.allocations, self.state.state.blocks, self.step
         rows = np.flatnonzero((allocations.start <= step.first) & (allocations.end > step.first)).tolist()
@@ -207,8 +211,8 @@ class StepRequests:
             (freed, allocations.size.tolist(), blocks["requested"].tolist()),
             (freed, allocations.stack.tolist(), np.where(frames, blocks["stack"], -2).tolist()),
         ):
-            used = set(pairs.values())
-            numbers = [number for number in range(len(blocks)) if number not in used]
+            paired_blocks = set(pairs.values())
+            numbers = [number for number in range(len(blocks)) if number not in paired_blocks]
             pairs |= _pair([row for row in candidates if row not in pairs], own, numbers, other)
         return pairs
 
@@ -239,7 +243,7 @@ class StepRequests:
 
 
 def _pair(rows: Iterable[int], keys: list[Any], candidates: Iterable[int], candidate_keys: list[Any]) -> dict[int, int]:
-    """Return a dict from rows to candidates with the same key. Each candidate is used once, in order."""
+    """Return a dict that maps rows to candidates with the same key. Each candidate is used once, in order."""
     by_key: dict[Any, list[int]] = {}
     for candidate in candidates:
         by_key.setdefault(candidate_keys[candidate], []).append(candidate)

@@ -575,7 +575,7 @@ def test_beside_a_recording_of_this_package(allocations):
     assert before.nbytes in sizes
     recorder.stop()
     for options, reason in (
-        (RecordingOptions("all"), "allocation history is being recorded: stop this recording before running fit"),
+        (RecordingOptions("all"), "allocation history is being recorded: before running fit, stop the recording with"),
         (RecordingOptions(max_entries=9), "the step causes more than 9 allocator events: use a shorter step, or turn"),
     ):
         recorder = AllocationRecorder(current(), options)
