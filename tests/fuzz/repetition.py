@@ -186,6 +186,16 @@ def device_names(rng, size):
     return snapshot([event()], ipygpumem={"readings": {"before": devices, "after": devices}})
 
 
+def addresses(rng, size):
+    """Return a snapshot of allocations whose blocks could end at many addresses at which other memory is allocated."""
+    distinct = max(1, min(size // 40, rng.choice([100, 1000, 20_000])))
+    pairs = [("alloc", "free_completed") for _ in range(size // 80)]
+    places = [512 + rng.randrange(distinct) for _ in pairs]
+    named = zip(places, pairs, strict=True)
+    events = [{"action": name, "addr": place, "size": 1 << 21} for place, names in named for name in names]
+    return snapshot(events, segments=[segment(total_size=1 << 29, segment_type="large")])
+
+
 def keys(rng, size):
     """Return a pickle in which the same dict is changed again and again, or two equal long texts are its keys."""
     if rng.random() < 0.5:
@@ -248,7 +258,7 @@ def sampled(rng, size):
 
 
 KINDS = [repeated_text, repeated_list, repeated_item, devices, nested, many_numbers, keys, streams]
-KINDS += [predictable_keys, sampled, shared_by_stacks, device_names]
+KINDS += [predictable_keys, sampled, shared_by_stacks, device_names, addresses]
 
 
 def generate(rng, size):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MAX_SECONDS = 10.0
 """Expected duration in seconds above which a replay that only makes a result more accurate is omitted."""
 _MAX_ADDRESSES = 1000  # maximum number of addresses that are considered for the end of one block
+_MAX_MEAN_ADDRESSES = 64  # maximum mean number of these addresses; in recordings of real programs, it is at most 11
+_MIN_STEPS = 1 << 18  # number of addresses that are considered in any case
 
 
 def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[AllocatorState, bool]:
@@ -47,8 +49,8 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
     """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
     The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
-    expected to take more than ``seconds`` seconds. The blocks in `uncertain_rows` may be up to 1 MiB larger. The
-    result is computed once.
+    expected to take more than ``seconds`` seconds. If ``seconds`` is 0, there is no replay. The blocks in
+    `uncertain_rows` may be up to 1 MiB larger. The result is computed once.
     """
     if (device, seconds) not in snapshot.block_sizes:
         snapshot.block_sizes[device, seconds] = _block_sizes(snapshot, device, seconds)
@@ -63,7 +65,9 @@ def uncertain_rows(snapshot: SnapshotData, device: int) -> Ints:
 
 
 def _block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
-    sizes = _sizes_from_addresses(snapshot, device)
+    if not seconds:
+        return _sizes_from_addresses(snapshot, device)
+    sizes = block_sizes(snapshot, device, 0)  # the summary, the page and other results differ in ``seconds``
     if sizes is not None:
         return sizes
     if expected_seconds(snapshot.timeline(device)) > seconds:
@@ -99,18 +103,20 @@ def _sizes_from_addresses(snapshot: SnapshotData, device: int) -> Ints | None:
     free_end = snapshot.history(device).segment_ends(rows)  # end of the free block in which each block was allocated
     highest = np.minimum(free_end, address + rounded[rows] + SMALL + 1)
     searching = np.flatnonzero(start != BEFORE)
+    steps = max(_MAX_MEAN_ADDRESSES * len(searching), _MIN_STEPS)
     for _ in range(_MAX_ADDRESSES):
+        steps -= len(searching)
+        if not len(searching) or steps < 0:
+            break
         base[searching] += 1
         place = np.minimum(base[searching], len(bases) - 1)
         near = (base[searching] < len(bases)) & (bases[place] < highest[searching])
         searching, place = searching[near], place[near]
-        if not len(searching):
-            break
         index = np.searchsorted(keys, place * factor + start[searching] + 1, side="right") - 1
         in_use = (address[index] == bases[place]) & (end[index] > start[searching])
         free_end[searching[in_use]] = bases[place[in_use]]
         searching = searching[~in_use]
-    else:
+    if len(searching):
         return None
     remainder = free_end - address - rounded[rows]
     has_start = start != BEFORE

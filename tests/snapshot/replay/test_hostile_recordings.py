@@ -4,6 +4,7 @@ import json
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ipygpumem.core.units import GIB, MIB
@@ -158,6 +159,36 @@ def test_sizes_of_blocks_are_computed_once(monkeypatch):
     snapshot.clear_caches()
     assert snapshot.ooms() == results
     assert len(calls) == 2
+    snapshot.clear_caches()
+    assert [block_sizes.block_sizes(snapshot, 0, seconds).tolist() for seconds in (0, 1, 3, 10)] == [[_BLOCK]] * 4
+    assert len(calls) == 3
+
+
+def test_sizes_of_blocks_with_many_addresses_in_their_range(monkeypatch):
+    """The number of addresses that are considered is limited in proportion to the number of allocations."""
+    count = 600
+    addresses = [512 * ((number * 7) % count) for number in range(count)]
+    pairs = [
+        [("alloc", address, 2 * MIB, 0, None), ("free_completed", address, 2 * MIB, 0, None)] for address in addresses
+    ]
+    events = [("segment_alloc", 0, 40 * MIB, 0, None), *(event for pair in pairs for event in pair)]
+    snapshot = _load(events, [(0, "large", False, [(40 * MIB, 0)])])
+    considered = 0
+    searchsorted = np.searchsorted
+
+    def counted(values, keys, **options):
+        nonlocal considered
+        considered += np.size(keys)
+        return searchsorted(values, keys, **options)
+
+    monkeypatch.setattr(block_sizes.np, "searchsorted", counted)
+    assert block_sizes.block_sizes(snapshot, 0, 0).tolist() == [2 * MIB] * count
+    assert considered > 100 * count
+    snapshot.clear_caches()
+    considered = 0
+    monkeypatch.setattr(block_sizes, "_MIN_STEPS", 0)
+    assert block_sizes.block_sizes(snapshot, 0, 0) is None
+    assert considered < (block_sizes._MAX_MEAN_ADDRESSES + 20) * count
 
 
 def test_rows_to_unmap_are_converted_once(monkeypatch):
