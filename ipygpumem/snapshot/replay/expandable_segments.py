@@ -171,16 +171,16 @@ class ExpandableSegments(FreeBlocks):
         """Return the size in bytes of the physical memory that is mapped at once in expandable segments of a pool."""
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
-    def _map(self, pool: int, address: int, wanted: int, request: int) -> int | None:
+    def _map(self, pool: int, address: int, needed_bytes: int, request: int) -> int | None:
         """Map unmapped memory at an address; return the start of the free block, or None if the limit is too low."""
-        unmapped = self._unmapped_sizes[address]
+        unmapped_bytes = self._unmapped_sizes[address]
         unit = self.page_size(pool)
-        size = min(-(-min(wanted, unmapped) // unit) * unit, unmapped)
+        size = min(-(-min(needed_bytes, unmapped_bytes) // unit) * unit, unmapped_bytes)
         if not self._by_fraction and self.exceeds_limit(self.reserved + size):
             return None
         self._remove_unmapped(pool, address)
-        if size < unmapped:
-            self._add_unmapped(pool, address + size, unmapped - size)
+        if size < unmapped_bytes:
+            self._add_unmapped(pool, address + size, unmapped_bytes - size)
         self._grow(size)
         self.events.append(SegmentEvent(Action.MAP, address, size, request))
         return self.free(pool, address, size)
@@ -224,6 +224,6 @@ class ExpandableSegments(FreeBlocks):
     def _remove_unmapped(self, pool: int, start: int) -> int:
         size = self._unmapped_sizes.pop(start)
         del self._unmapped_starts[start + size]
-        unmapped = self._unmapped[pool]
-        del unmapped[bisect_left(unmapped, start)]
+        starts = self._unmapped[pool]
+        del starts[bisect_left(starts, start)]
         return size

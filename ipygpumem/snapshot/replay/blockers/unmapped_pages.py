@@ -67,9 +67,9 @@ def blocks_to_unmap(
         return None
     pages = [page for base, size, inside in by_range for page in _pages(result, base, size, inside)]
     pages.sort(key=lambda page: page.start)
-    needed = sum(page.size for page in pages) - limit
+    needed_bytes = sum(page.size for page in pages) - limit
     large = max((page.size for page in pages), default=0)
-    most = needed if request is None else needed + request[1] + 2 * large
+    most = needed_bytes if request is None else needed_bytes + request[1] + 2 * large
     for smallest in (0, large):  # pages for small blocks are ignored if there are too many pages
         pages = [page for page in pages if page.size >= smallest]
         unit = math.gcd(*(page.size for page in pages)) or MIB
@@ -78,7 +78,7 @@ def blocks_to_unmap(
         work = result.allocator.work
         if len(pages) * (units + 2) <= _MAX_ENTRIES and steps < work.left * STEPS_PER_SECOND / 4:
             work.count(steps)
-            return _PageSearch(result, pages, unit, units, needed).smallest(request, by_range)
+            return _PageSearch(result, pages, unit, units, needed_bytes).smallest(request, by_range)
     return None
 
 
@@ -130,10 +130,10 @@ class _PageSearch:
             if ranges[base][1] == pool:
                 totals = list(accumulate((self.result.sizes[row] for row in rows), initial=0))
                 for window in _windows(self.result, base, rows, rounded):
-                    used = totals[window.stop] - totals[window.start]
-                    if used >= best:
+                    window_bytes = totals[window.stop] - totals[window.start]
+                    if window_bytes >= best:
                         continue
-                    cost, entries = self._with_window((base, size, rounded), rows, window, used, best)
+                    cost, entries = self._with_window((base, size, rounded), rows, window, window_bytes, best)
                     if entries is not None:
                         best, choice = cost, (rows[window], entries)
         if choice is None:
@@ -142,11 +142,11 @@ class _PageSearch:
         return sorted({*inside, *(row for part in parts for row in self._rows(*part) or ())})
 
     def _with_window(
-        self, place: tuple[int, int, int], rows: list[int], window: slice, used: int, best: int
+        self, place: tuple[int, int, int], rows: list[int], window: slice, window_bytes: int, best: int
     ) -> tuple[int, list[tuple[int, int, int, int]] | None]:
         """Return the fewest bytes to free if a request is served after a block, and the entries of both tables.
 
-        ``used`` is the size in bytes of the blocks in the window, which must be less than ``best``.
+        ``window_bytes`` is the size in bytes of the blocks in the window, which must be less than ``best``.
         """
         base, size, rounded = place
         addresses, sizes = self.result.addresses, self.result.sizes
@@ -154,8 +154,8 @@ class _PageSearch:
         start = base if row_before is None else addresses[row_before] + sizes[row_before]
         first = bisect_left(self.pages, start + 1, key=lambda page: page.start + page.size)
         last = bisect_left(self.pages, start + rounded, key=lambda page: page.start)
-        covered = (start + rounded - 1 - base) // size - (start - base) // size + 1
-        amount = max(-(-(self.needed + (covered - last + first) * size) // self.unit), 0)
+        page_count = (start + rounded - 1 - base) // size - (start - base) // size + 1
+        amount = max(-(-(self.needed + (page_count - last + first) * size) // self.unit), 0)
         if amount > self.reachable:
             return best, None
         left = self.pages[first].left if first < last else None
@@ -167,7 +167,7 @@ class _PageSearch:
             and (addresses[rows[window.start]] <= addresses[right] <= addresses[rows[window.stop - 1]])
         )
         right_states = (1,) if right is None or is_inside else (0, 1)
-        counted = sizes[right] if right is not None and is_inside else 0
+        right_bytes = sizes[right] if right is not None and is_inside else 0
         entries = None
         for before in left_states:
             for after in right_states:
@@ -176,7 +176,7 @@ class _PageSearch:
                     + self.tables[1][len(self.pages) - last, after, amount::-1]
                 )
                 split = int(costs.argmin())
-                cost = int(costs[split]) + used - counted
+                cost = int(costs[split]) + window_bytes - right_bytes
                 if cost < best:
                     best = cost
                     entries = [(0, first, before, split), (1, len(self.pages) - last, after, amount - split)]
@@ -202,11 +202,11 @@ class _PageSearch:
         inner = sum(sizes[row] for row in page.inner)
         for before in (1,) if first is None else (0, 1):
             for after in (1,) if second is None else (before,) if first == second else (0, 1):
-                freed = [second] if after and second is not None and first != second else []
-                cost = sum(sizes[row] for row in freed)
-                yield before, after, cost, 0, freed
+                freed_rows = [second] if after and second is not None and first != second else []
+                cost = sum(sizes[row] for row in freed_rows)
+                yield before, after, cost, 0, freed_rows
                 if before and after:
-                    yield 1, 1, cost + inner, page.size // self.unit, freed + page.inner
+                    yield 1, 1, cost + inner, page.size // self.unit, freed_rows + page.inner
 
     def _rows(self, table: int, count: int, state: int, amount: int) -> list[int] | None:
         """Return the rows to free, given the number of pages, the state, and the amount of memory to unmap in units."""
@@ -215,11 +215,11 @@ class _PageSearch:
             return None
         rows: list[int] = []
         for number in range(count - 1, -1, -1):
-            for before, after, cost, unmapped, freed in self._transitions(pages[number], backwards=bool(table)):
-                left = max(amount - unmapped, 0)
-                if after == state and values[number, before, left] + cost == values[number + 1, state, amount]:
-                    rows += freed
-                    state, amount = before, left
+            for before, after, cost, unmapped, freed_rows in self._transitions(pages[number], backwards=bool(table)):
+                remaining = max(amount - unmapped, 0)
+                if after == state and values[number, before, remaining] + cost == values[number + 1, state, amount]:
+                    rows += freed_rows
+                    state, amount = before, remaining
                     break
         return rows
 
