@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import pickle
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 _Item = TypeVar("_Item")
 
 _BATCH = 32  # number of items that are compressed together: compressing 32 reports takes less than 1 ms
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that stores data classes as constructor calls, which takes a third of the time."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        cls: Any = type(obj)
+        values = _positional_values(cls)
+        return NotImplemented if values is None else (cls, values(obj))
+
+
+@cache
+def _positional_values(cls: Any) -> Callable[[Any], tuple[Any, ...]] | None:
+    """Return a function that returns the arguments of the constructor; None if the class needs its own pickling."""
+    if not dataclasses.is_dataclass(cls) or hasattr(cls, "__post_init__"):
+        return None
+    fields = dataclasses.fields(cls)
+    if len(fields) <= 1 or not all(field.init and not field.kw_only for field in fields):
+        return None  # `attrgetter` with one name does not return a tuple
+    return attrgetter(*(field.name for field in fields))
 
 
 class CompactList(Generic[_Item]):
@@ -44,7 +68,9 @@ class CompactList(Generic[_Item]):
         if any(isinstance(entry, bytes) for entry in items):  # `popleft` has decompressed an older batch
             return
         try:
-            batch = zlib.compress(pickle.dumps(items, pickle.HIGHEST_PROTOCOL), 1)
+            file = io.BytesIO()
+            _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(items)
+            batch = zlib.compress(file.getvalue(), 1)
         except Exception:  # for example, because a module was reloaded, so that the items have outdated classes
             self._compresses = False
         else:

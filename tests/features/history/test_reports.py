@@ -17,6 +17,7 @@ import pytest
 from fakes.reports import report
 from fakes.sessions import cell, session
 from ipygpumem import OptionError
+from ipygpumem.features.history.compact_list import CompactList
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.lines.model import DeviceLines
 
@@ -122,6 +123,36 @@ def test_older_reports_are_equal_to_those_appended():
     assert session_reports.cell(3) == items[2]
     assert session_reports.index(items[40]) == 40
     assert session_reports.to_json() == Reports(items, limit=None).to_json()
+
+
+@dataclasses.dataclass(frozen=True)
+class KeywordOnly:
+    size: int
+    name: str = dataclasses.field(kw_only=True, default="")
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived:
+    size: int
+    double: int = dataclasses.field(init=False, default=0)
+
+    def __post_init__(self):
+        object.__setattr__(self, "double", self.double + 2 * self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Single:
+    values: tuple[int, ...]
+
+
+@pytest.mark.parametrize("make", [lambda size: KeywordOnly(size, name="a"), Derived, lambda size: Single((size,))])
+def test_data_classes_of_all_kinds_can_be_compressed(make):
+    items = [make(number) for number in range(100)]
+    compact = CompactList(10, compresses=True)
+    for item in items:
+        compact.append(item)
+    assert list(compact) == items
+    assert compact[0] is not items[0]
 
 
 def test_compressed_reports_are_dropped_and_compared():
