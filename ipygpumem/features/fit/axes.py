@@ -30,6 +30,8 @@ _STEP_SHARE = 0.25
 """Share of the memory limit of a run that the upper bound of a run before the verification may reach."""
 _MAX_GROWTH = 8
 """Largest factor between the sizes of successive runs as long as the growth of some tensors is unknown."""
+EXTRAPOLATION = 1.5
+"""Minimum ratio of the size of a run that confirms a prediction to the sizes from which it was predicted."""
 Size: TypeAlias = tuple[int, ...]
 """Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
@@ -157,6 +159,15 @@ def verification_size(
     if bounded > checked or len(checked) > 1:
         return (part if part > checked else bounded), False
     return (axes[0].at_least(3 * checked[0] // 4),), False
+
+
+def fitted_size(axis: SizeAxis, first: int, largest: int) -> int:
+    """Return half of the size of the largest run, or a value above it if it does not exceed ``first``; 0 if none does.
+
+    A run at this size and smaller runs determine a prediction that the largest run checks.
+    """
+    sizes = (axis.at_most(int(largest / ratio)) or 0 for ratio in (2, EXTRAPOLATION))
+    return next((size for size in sizes if size > first), 0)
 
 
 def largest_sizes(

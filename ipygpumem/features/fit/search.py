@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import math
 from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
-from ipygpumem.core.errors import OptionError, SnapshotError
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
-from ipygpumem.features.fit.axes import Size, combined_sizes, size_name, third_value_sizes, verification_size
+from ipygpumem.features.fit.axes import (
+    EXTRAPOLATION,
+    Size,
+    combined_sizes,
+    fitted_size,
+    size_name,
+    third_value_sizes,
+    verification_size,
+)
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
-from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, OptimizerUpdateReplacer
+from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
 from ipygpumem.features.fit.ranks import RankCommunicator
-from ipygpumem.features.fit.side_effects import SideEffects
+from ipygpumem.features.fit.recorded_runs import RecordedRuns
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
-from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner
+from ipygpumem.features.fit.step_runner import FitError, StepRunner
 from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.run_selection import predict_runs, releases_once
-from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
@@ -49,42 +55,29 @@ _CHECKS = (2, 2, 4, 4)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_STEPS = 6
 """Maximum number of runs at increasing sizes after a run has confirmed the prediction."""
+_UNLIMITED = 1 << 60
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, above which the step cannot be predicted."""
 _OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 
 
-class SizeSearch:
+class SizeSearch(RecordedRuns):
     """Selects sizes, runs a step at these sizes, and predicts the memory usage of the step from these runs.
 
     Attributes:
-        code, runner, ranks, on: The arguments.
-        side_effects: Writes to files and running generators in the first run of the step.
-        index: Index of the device.
-        capacity: Memory in bytes that PyTorch can use on the device; None before the runs.
-        probes: The recorded runs.
         scaled: The prediction; None if there is none.
-        notes: Sentences for the user about the runs.
-        collector, observations: Observations of all recorded runs, and of the run from which the step is predicted.
+        observations: Observations of the run from which the step is predicted.
+        other attributes: See `RecordedRuns`.
     """
+
+    scaled: RecordedStepPredictor | None = None
 
     def __init__(
         self, code: StepCode, runner: StepRunner | DryRunner, ranks: RankCommunicator, on: int | str | None, most: float
     ) -> None:
-        self.code, self.on, self.index = code, on, 0
-        self.capacity: int | None = None
-        self.probes: list[ProbeRun] = []
-        self.scaled: RecordedStepPredictor | None = None
-        self.notes: list[str] = []
-        self.side_effects, self.observations = SideEffects(), StepObservations()
-        self.runner, self.ranks, self._most = runner, ranks, most
-        self._before: dict[int, MemoryCapacity] = {}
-        self._steps: list[tuple[Size, StepRecording]] = []
-        self._leaves: collections.Counter[int] = collections.Counter()
-
-    def allows_update(self, update: ComputedUpdate) -> bool:
-        """Return whether an optimizer update and the state that it creates fit into the memory that a run may use."""
-        return all(update.total(f"cuda:{index}") <= self._allowance(index) for index in self._before)
+        super().__init__(code, runner, ranks, on, most)
+        self.observations = StepObservations()
+        self._confirmed = 0  # size of the last run that confirmed a prediction from much smaller sizes
 
     def run(self, saved: SavedState, updates: _Updates) -> str:
         """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
@@ -147,53 +140,11 @@ class SizeSearch:
         yield from self._checks(self._predict())
         self.capacity = self.runner.limit(self.index, self.on)
 
-    def _check_lower_bound(self, objects: StepObjects, updates: _Updates) -> None:
-        needed_bytes = dict.fromkeys(self._before, 0)
-        for leaf in objects.tensors:
-            if leaf.requires_grad and leaf.is_leaf and leaf.grad is None and leaf.device.index in needed_bytes:
-                needed_bytes[leaf.device.index] += leaf.numel() * leaf.element_size()
-        for update in filter(None, map(updates.prepare, objects.optimizers)):
-            for index in needed_bytes:
-                needed_bytes[index] += update.total(f"cuda:{index}")
-        for index, nbytes in needed_bytes.items():
-            if updates.skipped or nbytes > self._allowance(index):
-                self.index = index
-                raise self._too_large("a step of any size, with its gradients and the optimizer's state,", nbytes)
-
-    def _choose_device(self, peaks: dict[int, Any]) -> None:
-        growth = {index: peaks[index].allocated - before.allocated for index, before in self._before.items()}
-        self.index = max(growth, key=growth.__getitem__)
-        other_devices = [f"cuda:{index}" for index, grown in growth.items() if grown > 0 and index != self.index]
-        if other_devices:
-            self.notes.append(f"The step also uses {', '.join(other_devices)}, which is not predicted.")
-
-    def _add(self, size: Size, role: ProbeRole, predicted: int | None) -> ProbeRun | FitError | None:
-        __tracebackhide__ = True
-        warm_up = role == "warm-up"
-        try:
-            with self.side_effects if warm_up else contextlib.nullcontext():
-                observer = None if warm_up else self.collector.observer()
-                step_run = self.runner.run(size, record=not warm_up, observer=observer)
-        except FitError as refusal:
-            return refusal
-        if warm_up:
-            self._choose_device(step_run.peaks)
-            return None
-        step, peaks = step_run.step(self.index), step_run.peaks[self.index]
-        if not len(step.rows):
-            raise OptionError(f"{self.code.text} allocates no GPU memory at size {size_name(size)}")
-        self._steps.append((size, step))
-        self.collector.add(step, step_run)
-        self.probes.append(ProbeRun(size, role, peaks.allocated, peaks.reserved, predicted))
-        used_bytes = peaks.allocated - self._before[self.index].allocated
-        if len(self.probes) == 1 and used_bytes > self._allowance(self.index):
-            return self._too_large(f"the run at size {size_name(size)}", used_bytes)
-        return self.probes[-1]
-
-    def _predict(self) -> RecordedStepPredictor:
+    def _predict(self, until: Size | None = None) -> RecordedStepPredictor:
+        """Predict the step from its runs at sizes up to ``until``, to which the last run must belong, or at all."""
         step = self._steps[-1][1]
-        after_release = len(step.timeline.trace) - 1
-        return predict_runs(self._steps, InitialState.at(step.snapshot, step.device, after_release))
+        state = InitialState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)
+        return predict_runs([run for run in self._steps if until is None or run[0] <= until], state)
 
     def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
         """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
@@ -245,10 +196,11 @@ class SizeSearch:
             scaled, reasons = yield from self._checked(check, "check", scaled)
             if not reasons or len(check) > 1:
                 break
-        refusals = reasons
+        refusals, another_path = reasons, bool(reasons)
         for _ in () if reasons else range(_MAX_STEPS):
             size, verifies = self._verification_size(scaled, check)
-            if size == check:
+            beside = len(size) == 1 and size[0] < EXTRAPOLATION * check[0] and not self._confirmed
+            if size == check or (verifies and beside and self._fitted_size()):
                 break
             role: ProbeRole = "verification" if verifies else "check"
             expected, previous = scaled.predict(size).allocated, scaled
@@ -256,15 +208,36 @@ class SizeSearch:
             refusals = reasons
             middle = self.code.axes[0].at_least(-(-size[0] // _GROWTH))
             irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
-            again = verifies and self.ranks.minimum(int(irregular and (bool(reasons) or scaled is previous)))
+            another_path = verifies and not self.ranks.minimum(int(irregular))
+            again = verifies and self.ranks.minimum(int(irregular and not reasons and scaled is previous))
             if again and len(size) == 1 and check[0] < middle < size[0]:
-                scaled, refusals = yield from self._checked((middle,), "check", scaled, keep=not reasons)
+                scaled, refusals = yield from self._checked((middle,), "check", scaled, keep=True)
             if verifies or size < check or (len(size) > 1 and not self.ranks.minimum(int(not scaled.reasons))):
                 break
             check = size
+        far = max(size for size, _ in self._steps)[0] >= EXTRAPOLATION * max(self._confirmed, 1)
+        if len(check) == 1 and far and not another_path:
+            scaled, refusals = yield from self._held_out(scaled, refusals)
         if refusals:
             raise FitError(" ".join(refusals))
         self.scaled = scaled
+
+    def _fitted_size(self) -> int:
+        return fitted_size(self.code.axes[0], self._steps[0][0][0], max(size for size, _ in self._steps)[0])
+
+    def _held_out(self, scaled: RecordedStepPredictor, reasons: tuple[str, ...]) -> _Predicted:
+        """Yield a run at half of the largest size, and then the largest run again, predicted from the smaller runs."""
+        first, largest = self._steps[0][0], max(size for size, _ in self._steps)
+        fitted, double = self._fitted_size(), (_GROWTH * largest[0],)
+        is_bounded = scaled.bound(double, _UNLIMITED) <= scaled.predict(double).allocated
+        certain = self.code.axes[0].last <= largest[0] or (not fitted and is_bounded)
+        if not reasons and self.ranks.minimum(int(certain)):
+            return scaled, ()
+        if not fitted:
+            text = f"the runs, at sizes {first[0]:,} to {largest[0]:,}, are too close together to check a prediction"
+            raise FitError(f"{text} for larger sizes: begin the range at a smaller size")
+        yield (fitted,), "fit", None
+        return (yield from self._checked(largest, "verification", self._predict((fitted,)), keep=True))
 
     def _checked(self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False) -> _Predicted:
         """Yield a run. Return the new prediction from all runs, and the reasons why the prediction is unreliable.
@@ -273,6 +246,7 @@ class SizeSearch:
         If the prediction for two variables is wrong, the memory usage may be a quadratic function of the first
         variable. To determine this function, further runs are yielded.
         """
+        last = max(size for size, _ in self._steps)
         probe = yield size, role, scaled.predict(size).allocated
         wrong = abs(probe.error or 0) > _MAX_ERROR
         updated = self._predict()
@@ -289,10 +263,6 @@ class SizeSearch:
                 yield combination, "fit", None
             updated = self._predict() if additional else updated
             reasons = () if self.ranks.minimum(int(bool(additional) and not updated.reasons)) else reasons
+        if reasons or size[0] >= EXTRAPOLATION * last[0]:
+            self._confirmed = 0 if reasons else size[0]
         return updated, reasons
-
-    def _allowance(self, index: int) -> int:
-        return int(self._most * self._before[index].free)
-
-    def _too_large(self, subject: str, nbytes: int) -> FitError:
-        return self._before[self.index].refusal(subject, nbytes, self._most)

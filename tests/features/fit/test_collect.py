@@ -214,6 +214,57 @@ def test_images_from_a_few_pixels(allocations, fake_gpu, dimensions, last, refus
         assert result.error < 0.01
 
 
+@pytest.mark.parametrize("power", [1, 2, 3, 4])
+def test_checks_at_sizes_beyond_those_of_the_prediction(allocations, fake_gpu, power):
+    """A prediction is confirmed at 1.5 times the sizes that determine it, or more, or refused."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+    layer = nn.Linear(1024, 4096)
+
+    def step(size):
+        tensors = [torch.empty(64 * size**power), torch.empty(32 * size**power)]
+        layer(torch.randn(4, 1024)).sum().backward()
+        del tensors
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(2, 4097))
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    if power > 2:
+        assert "differs from the measured value" in result.refusal
+        assert result.recommended is None
+    else:
+        *smaller, last = result.probes
+        assert not result.refusal
+        assert last.role == "verification"
+        assert last.size[0] >= 1.5 * max(
+            probe.size[0] for probe in smaller if probe.size < last.size and probe.role == "fit"
+        )
+        assert abs(last.error) < 0.001
+        assert result.predict(1000) == pytest.approx(measured(step, 1000), rel=0.05)
+
+
+@pytest.mark.parametrize("power", [1, 3])
+def test_sizes_that_are_too_close_together(allocations, fake_gpu, power):
+    """Only exactly linear growth is predicted from sizes that are slightly larger than the smallest size."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+
+    def step(size):
+        torch.empty(8_000_000 // 100**power * size**power)
+
+    result = ipygpumem.fit(step, [100, 104, 108, 109, 110, 800])
+    assert max(probe.size for probe in result.probes) <= (110,)
+    if power == 1:
+        assert not result.refusal
+        assert result.probes[-1].role == "verification"
+    else:
+        assert result.recommended is None
+        assert "begin the range at a smaller size" in result.refusal
+
+
 def test_first_run_that_needs_too_much_memory(allocations, fake_gpu, monkeypatch):
     """A first run that certainly exceeds its share is not started, and the state remains the same."""
     monkeypatch.setattr(collect, "_use_gpu", lambda _: True)
