@@ -18,8 +18,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import attempt
 from ipygpumem.core.units import many
-from ipygpumem.features.fit.references import queued_items
-from ipygpumem.features.fit.user_code import LOCKS
+from ipygpumem.features.fit.references import LOCKS, queued_items
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -31,23 +31,21 @@ from ipygpumem.core.introspection import (
 )
 from ipygpumem.features.fit.containers import attributes, items_of, named_values
 from ipygpumem.features.fit.references import (
+    DATA,
     base_of_view,
     cell_contents,
     global_containers,
+    is_followed,
+    is_generator,
+    is_iterator,
     is_reference,
+    is_user_class,
+    is_user_module,
+    module_name,
     queued_items,
     referents,
     sparse_components,
     tensor_hooks,
-)
-from ipygpumem.features.fit.user_code import (
-    DATA,
-    is_followed,
-    is_generator,
-    is_iterator,
-    is_user_class,
-    is_user_module,
-    module_name,
 )
 
 _CONTAINERS = (dict, list, set, collections.deque, bytearray, array.array)
