@@ -110,14 +110,17 @@ class ReleaseCauses:
     def __init__(self, recording: Recording) -> None:
         self._trace, self._settings = recording.trace, recording.settings
         stack = self._trace.stack
-        # cumulative counts, because many groups of freed segments can precede the same request
-        self._changes = np.cumsum(np.diff(stack, prepend=stack[:1]) != 0, dtype=np.int32)
-        self._causes = np.append(np.int32(0), np.cumsum(releases_show_causes(recording), dtype=np.int32))
+        # a cumulative count and event numbers, because many groups of freed segments can precede the same request
+        self._changes = np.zeros(len(stack), np.int32)
+        np.cumsum(stack[1:] != stack[:-1], out=self._changes[1:])
+        shows_cause = releases_show_causes(recording)
+        self._causes = None if shows_cause.all() else np.flatnonzero(shows_cause)  # None saves memory
         self._new_bytes: dict[int, int] = {}
 
     def are_shown(self, first: int, end: int) -> bool:
         """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
-        return bool(self._causes[end] > self._causes[first] and self._changes[end - 1] == self._changes[first])
+        is_shown = first < end if self._causes is None else bool(np.diff(np.searchsorted(self._causes, [first, end]))[0])
+        return is_shown and bool(self._changes[end - 1] == self._changes[first])
 
     def new_bytes(self, request: int) -> int:
         """Return the size in bytes of the new memory for a request, which starts with the event ``request``."""

@@ -148,8 +148,8 @@ def replays_within(
     """Replay a recording within a limit of reserved memory in bytes, for each state that the recording admits.
 
     Memory that was reserved before the recording began is kept in one replay. In another replay, only the blocks in use
-    are allocated again, at new addresses. With settings other than those of the recording, a failure is uncertain,
-    because the blocks may have other addresses.
+    are allocated again, at new addresses. A failure is uncertain with settings other than those of the recording, or
+    within less memory than was reserved at its start, because the blocks may have other addresses.
 
     Args:
         recording: Recording whose requests are replayed.
@@ -176,8 +176,11 @@ def replays_within(
         fits = serves()
         if all_orders and not settings.expandable and serves(descending=True) != fits:
             reason = "depends on addresses"
-        elif older_memory(recording) and (not (fits or recorded) or serves(keep_older=False) != fits):
-            reason = "depends on older memory"
+        elif older := older_memory(recording):
+            below = range(limits.start, min(limits.stop, older))
+            limits = below if limit < older else range(max(limits.start, older), limits.stop)
+            uncertain = not fits and (not recorded or limit < older)
+            reason = "depends on older memory" * (uncertain or serves(keep_older=False) != fits)
     if not fits and not reason and depends_on_requested_size(recording, settings):
         reason = "depends on size" * serves(with_smallest_requests(recording))
     return LimitedReplays(None if reason else fits, reason, limits)
