@@ -119,7 +119,9 @@ class ReleaseCauses:
 
     def are_shown(self, first: int, end: int) -> bool:
         """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
-        is_shown = first < end if self._causes is None else bool(np.diff(np.searchsorted(self._causes, [first, end]))[0])
+        is_shown = (
+            first < end if self._causes is None else bool(np.diff(np.searchsorted(self._causes, [first, end]))[0])
+        )
         return is_shown and bool(self._changes[end - 1] == self._changes[first])
 
     def new_bytes(self, request: int) -> int:
