@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from ipygpumem.core.data_classes import dataclass
-from ipygpumem.core.reading import Accuracy, HostReading, exact_if_known, make_accuracy
+from ipygpumem.core.reading import Accuracy, HostReading, make_accuracy
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import difference
 
 _EARLIER_PEAK = "the process reached its peak resident memory before this measurement"
 _PROFILED = "includes the memory of torch.profiler's records"
+_NOT_REPORTED = make_accuracy("unknown", "the operating system does not report this value")
+_RESIDENT = make_accuracy("exact", "resident memory of this process")
+_PEAK = make_accuracy("exact", "peak resident memory recorded by the operating system")
+_PINNED = make_accuracy("exact", "PyTorch's host allocator")
+_PINNED_NOT_COUNTED = make_accuracy(
+    "unknown", "CUDA is not initialized, or this version of PyTorch does not count pinned memory"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +61,11 @@ class HostReport(Serializable):
     @property
     def grades(self) -> dict[str, Accuracy]:
         """Accuracy of each value, by name."""
-        unknown = "the operating system does not report this value"
-        held = exact_if_known(self.held, "resident memory of this process", unknown)
-        peak = exact_if_known(self.peak, "peak resident memory recorded by the operating system", unknown)
+        held = _NOT_REPORTED if self.held is None else _RESIDENT
+        peak = _NOT_REPORTED if self.peak is None else _PEAK
         if self.held is not None and self.profiled:
             held = make_accuracy("bound", _PROFILED)
         if self.peak is not None and not self.exact:
             peak = make_accuracy("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
-        no_pinned = "CUDA is not initialized, or this version of PyTorch does not count pinned memory"
-        pinned = exact_if_known(self.pinned, "PyTorch's host allocator", no_pinned)
+        pinned = _PINNED_NOT_COUNTED if self.pinned is None else _PINNED
         return {"held": held, "peak": peak, "pinned": pinned}
