@@ -228,7 +228,7 @@ def _run_contexts(
     """
     for context in contexts:
         search = _search(code, **options)
-        search.runner.context = context.manager
+        search.runner.context, search.is_repeatable = context.manager, search.runner.keeps_contents
         try:
             reason = _run(search, search.run)
         except Exception as error:

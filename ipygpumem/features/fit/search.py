@@ -67,9 +67,12 @@ class SizeSearch(RecordedRuns):
     Attributes:
         scaled: The prediction; None if there is none.
         observations: Observations of the run from which the step is predicted.
+        is_repeatable: Whether it is known that all runs at the same size allocate the same memory. If not, two runs at
+            the smallest size are compared.
         other attributes: See `RecordedRuns`.
     """
 
+    is_repeatable = False
     scaled: RecordedStepPredictor | None = None
 
     def __init__(
@@ -131,11 +134,12 @@ class SizeSearch(RecordedRuns):
         second = self._next_size(self._bound)
         for size in combined_sizes(self.code.axes, first, second, _GROWTH):
             yield size, "fit", None
-        yield first, "again", None
-        difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
-        if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
-            runs = f"two runs at size {size_name(first)} differ by {size_text(difference)} at their peaks"
-            raise FitError(f"{runs}: make the step allocate the same memory in each run")
+        if not self.is_repeatable:
+            yield first, "again", None
+            difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
+            if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
+                runs = f"two runs at size {size_name(first)} differ by {size_text(difference)} at their peaks"
+                raise FitError(f"{runs}: make the step allocate the same memory in each run")
         self.capacity = self.runner.limit(self.index, self.on)
         yield from self._checks(self._predict())
         self.capacity = self.runner.limit(self.index, self.on)

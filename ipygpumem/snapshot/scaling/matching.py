@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -52,13 +53,13 @@ def match(
         return first[i] == second[j] and bool(low * before[i] <= after[j] <= high * before[i])
 
     pairs = [(-1, -1), (len(first), len(second))]
-    without_workspaces = [np.flatnonzero(~mask) for mask in workspaces]
-    all_rows = [np.arange(len(mask)) for mask in workspaces]
+    without_workspaces = [np.flatnonzero(~mask).tolist() for mask in workspaces]
+    all_rows = [[*range(len(mask))] for mask in workspaces]
     for (own_rows, other_rows), matches in product((without_workspaces, all_rows), (grows_exactly, grows_plausibly)):
         new_pairs: list[tuple[int, int]] = []
         for (i, j), (next_i, next_j) in pairwise(pairs):
-            rows = own_rows[slice(*np.searchsorted(own_rows, [i + 1, next_i]))].tolist()
-            counterparts = other_rows[slice(*np.searchsorted(other_rows, [j + 1, next_j]))].tolist()
+            rows = own_rows[bisect_left(own_rows, i + 1) : bisect_left(own_rows, next_i)]
+            counterparts = other_rows[bisect_left(other_rows, j + 1) : bisect_left(other_rows, next_j)]
             same_keys = [first[row] for row in rows] == [second[row] for row in counterparts]
             new_pairs += zip(rows, counterparts, strict=True) if same_keys else _common(rows, counterparts, matches)
         pairs = sorted([*pairs, *new_pairs])

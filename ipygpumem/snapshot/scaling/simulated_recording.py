@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 _POOLS = [BlockPool(-1, 0, small, private=False) for small in (False, True)]
 _NO_FRAMES: list[Any] = []
 _FIRST_ADDRESS = 1 << 44
+_address = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,12 +131,15 @@ class SimulatedRecording:
 
     def _segments(self) -> list[dict[str, Any]]:
         blocks = sorted(
-            (address, size, allocation.size, allocation.frames, pool)
-            for allocation, (pool, address, size) in self._live.items()
+            (
+                (address, size, allocation.size, allocation.frames, pool)
+                for allocation, (pool, address, size) in self._live.items()
+            ),
+            key=_address,
         )
         result = []
         for start, total in sorted(self._allocator.segments.items()):
-            inside = [block for block in blocks if start <= block[0] < start + total]
+            inside = blocks[bisect_left(blocks, start, key=_address) : bisect_left(blocks, start + total, key=_address)]
             result.append(
                 {
                     "device": 0,

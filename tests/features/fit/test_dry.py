@@ -14,13 +14,14 @@ import unittest.mock
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import ipygpumem
 from ipygpumem import OptionError
 from ipygpumem.features.fit import optimizer_updates
-from ipygpumem.features.fit.dry import cuda_kernels, fake_device
+from ipygpumem.features.fit.dry import cuda_kernels, fake_device, operation_cache
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.dry.storage_log import StorageLog
 from ipygpumem.features.fit.step_code import function_step
@@ -554,3 +555,81 @@ def test_gpu_of_this_machine(fake_gpu):
     assert next(g.bytes for g in result.breakdown(4, by="phase") if g.label == "library workspaces") == 65 * MIB
     with pytest.raises(OptionError, match="this machine has no GPU 'cuda:7'"):
         dry(training.step, device="cuda:7")
+
+
+def test_results_of_repeated_operations_are_cached(monkeypatch):
+    """Cached results have the same shapes, storages and memory usage as those that PyTorch computes."""
+    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True) for _ in range(4)]
+    model = nn.Sequential(nn.Embedding(100, 32), *layers, nn.Linear(32, 100))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    shapes = []
+
+    def step(batch):
+        tokens = torch.randint(0, 100, (batch, 16))
+        logits = model(tokens)
+        functional.cross_entropy(logits.view(-1, 100), tokens.view(-1)).backward()
+        roots = torch._foreach_sqrt([parameter.grad.abs() for parameter in model.parameters()])
+        views = logits.transpose(0, 1), logits[1:], logits.t() if logits.dim() == 2 else logits.mT
+        shapes.extend((item.shape, item.stride(), item.storage_offset(), item.dtype) for item in (*roots, *views))
+        assert all(item.untyped_storage()._cdata == logits.untyped_storage()._cdata for item in views)
+        assert roots[0].untyped_storage()._cdata != roots[1].untyped_storage()._cdata
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def results():
+        fit = dry(step, range(2, 65))
+        content = [(probe.allocated, probe.reserved) for probe in fit.probes]
+        return fit.refusal, content, fit.predict(64), fit.reserved(64), fit.breakdown(64), [*shapes]
+
+    calls = []
+    original = FakeTensorMode.__torch_dispatch__
+
+    def counted(*args, **kwargs):
+        calls.append(args[1])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(FakeTensorMode, "__torch_dispatch__", counted)
+    cached, count = results(), len(calls)
+    shapes.clear()
+    calls.clear()
+    monkeypatch.setattr(operation_cache, "_is_cacheable", lambda *_: False)
+    assert cached == results()
+    assert 2 * count < len(calls)
+
+
+def test_operations_that_are_not_cached():
+    """The results of operations with the values of tensors, and errors, are the same if an operation is repeated."""
+    values = []
+
+    def step(batch):
+        count = torch.tensor(0.0)
+        for _ in range(3):
+            count += 1
+            values.append(count.item())
+        parts = torch.zeros(batch, 4).split(2, dim=1)
+        assert parts[0].untyped_storage()._cdata == parts[1].untyped_storage()._cdata
+        complex_values = torch.fft.fft(torch.zeros(batch, 4))
+        assert torch.view_as_real(complex_values).shape == (batch, 4, 2) and complex_values.conj().is_conj()
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                torch._foreach_add([torch.zeros(2)], [torch.zeros(2), torch.zeros(2)])
+            with pytest.raises(RuntimeError):
+                torch.zeros(batch, 3) @ torch.zeros(batch + 4, 3)
+
+    assert not dry(step).refusal
+    assert values == [1.0, 2.0, 3.0] * (len(values) // 3)
+
+
+def test_changes_are_predicted_from_few_runs():
+    """The step without changes has run twice at the smallest size. With changes, this is not repeated."""
+    perceptron, sizes = Perceptron(), []
+
+    def step(batch):
+        sizes.append(batch)
+        perceptron.step(batch)
+
+    fit = dry(step, range(1, 65))
+    assert sizes[:4] == [2, 2, 4, 2]
+    sizes.clear()
+    fit.advice()
+    assert sizes == [2, 2, 4, 8] * 2  # with autocast, and with bfloat16 parameters

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from ipygpumem.features.fit.advice.contexts import OFFLOADING, ContextManagerChange
+from ipygpumem.features.fit.dry.storage_log import map_tensors
 
 
 def _without_saved_data(runner: Any) -> Any:
@@ -32,14 +33,19 @@ def _bf16_tensors(runner: Any) -> Iterator[None]:
     The tensors of the program, their gradients and the state of optimizers are not changed.
     """
     torch, device = runner.torch, runner.device
-    tree: Any = import_module("torch.utils._pytree")
     base: Any = import_module("torch.overrides").TorchFunctionMode
 
     class Bf16CopiesMode(base):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            args, kwargs = tree.tree_map(device.bf16_copy, (args, kwargs or {}))
+            is_new = True
+
+            def copy(tensor: Any) -> Any:
+                nonlocal is_new
+                is_new = False
+                return device.bf16_copy(tensor)
+
+            args, kwargs = map_tensors(torch, copy, (args, kwargs or {}))
             result = function(*args, **kwargs)
-            is_new = not any(isinstance(leaf, torch.Tensor) for leaf in tree.tree_leaves((args, kwargs)))
             if is_new and "dtype" not in kwargs and isinstance(result, torch.Tensor) and result.dim():
                 return result.to(torch.bfloat16) if result.dtype == torch.float32 else result
             return result

@@ -18,7 +18,8 @@ from ipygpumem.core.interrupts import DeferredInterruptsInFiles, ImmediateInterr
 from ipygpumem.core.units import KIB, MIB
 from ipygpumem.features.fit.dry.cuda_kernels import convolution_workspace, cuda_kernels, recurrent_on_gpu, rnn_kernels
 from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
-from ipygpumem.features.fit.dry.replaced_functions import DataRequiredError, grouped_copies, refused_access
+from ipygpumem.features.fit.dry.operation_cache import OperationCache
+from ipygpumem.features.fit.dry.replaced_functions import grouped_copies, is_sparse, refuse_sparse, refused_access
 from ipygpumem.features.fit.dry.storage_log import CallStackRecorder, StorageLog, map_tensors, meta_view
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
@@ -38,7 +39,7 @@ _TORCH_FILES = (
     "_subclasses", "_ops.py", "_dispatch", "_library", "_meta_registrations.py", "_prims", "_refs", "utils/_pytree.py",
     "utils/_python_dispatch.py", "utils/_stats.py", "utils/weak.py",
 )  # fmt: skip
-_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "replaced_functions.py", "storage_log.py")
+_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "operation_cache.py", "replaced_functions.py", "storage_log.py")
 
 
 class FakeDevice:
@@ -64,6 +65,7 @@ class FakeDevice:
         self.native = any(tensor.is_cuda for tensor in objects.tensors)
         self._workspace = _WORKSPACES[hopper]
         self._mode = self._fake.FakeTensorMode(allow_non_fake_inputs=True)
+        self._operations = OperationCache(torch, self._fake.FakeTensor, self._mode)
         self._copies: Any = import_module("torch.utils.weak").WeakTensorKeyDictionary()
         self._known = {id(tensor) for tensor in objects.tensors}
         self._gradients: list[tuple[Any, Any]] = []
@@ -101,7 +103,7 @@ class FakeDevice:
         """Log the parameters and buffers of modules and the state of optimizers as existing allocations."""
         with self._mode:
             for tensor in self._objects.tensors:
-                if self._names.is_owned(tensor) and not _is_sparse(tensor):
+                if self._names.is_owned(tensor) and not is_sparse(tensor):
                     self._copy(tensor)
             for optimizer in self._objects.optimizers:
                 for values in optimizer.state.values():
@@ -187,7 +189,7 @@ class FakeDevice:
             with self._dispatch._disable_current_modes():
                 copy = self._copies[tensor] = self._fake.FakeTensor(self._mode, meta_view(torch, tensor), device)
         elif copy is None:
-            _refuse_sparse(tensor)
+            refuse_sparse(tensor)
             if tensor.device.type == "cpu" and tensor.numel() == 1:
                 with self._dispatch._disable_current_modes():
                     value = tensor.detach().clone()
@@ -210,12 +212,17 @@ class FakeDevice:
         return copy
 
     def _dispatch_mode(self) -> Any:
-        device = self
-
+        device, query, tensor_class = self, self._torch.ops.prim.device.default, self._fake.FakeTensor
         base: Any = self._dispatch.TorchDispatchMode
 
         class FakeDeviceMode(base):  # type: ignore[misc]
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return False  # nothing is compiled, and the wrapper that skips the compiler is slow
+
             def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if function is query and isinstance(args[0], tensor_class):
+                    return args[0].fake_device  # the most frequent operation
                 return device._run(function, args, kwargs or {})
 
         return FakeDeviceMode()
@@ -223,15 +230,13 @@ class FakeDevice:
     def _run(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation on fake copies of its arguments, and log the storages of its results."""
         if function not in self._lifts:
-            if function is self._torch.ops.prim.device.default and isinstance(args[0], self._fake.FakeTensor):
-                return args[0].fake_device  # the most frequent operation
             args, kwargs = map_tensors(self._torch, self._copy, (args, kwargs))
         backward = self._torch._C._current_graph_task_id() >= 0
         if self._in_backward and not backward:
             self.label_tensors()  # before the step deletes the gradients
         self._in_backward = backward
         try:
-            result = self._kernels.get(function, function)(*args, **kwargs)
+            result = self._operations.run(function, self._kernels.get(function, function), args, kwargs)
         except self._fake.DataDependentOutputException:
             if function is not self._aten._local_scalar_dense.default or not self._stacks.in_grad_scaler():
                 raise
@@ -253,7 +258,7 @@ class FakeDevice:
     def _new_storages(self, result: Any) -> Iterator[Any]:
         for leaf in (result,) if isinstance(result, self._torch.Tensor) else self._tree.tree_leaves(result):
             if isinstance(leaf, self._torch.Tensor):
-                _refuse_sparse(leaf)
+                refuse_sparse(leaf)
             if isinstance(leaf, self._fake.FakeTensor) and self._counts(leaf) and leaf.layout is self._torch.strided:
                 storage = leaf.untyped_storage()
                 if storage.nbytes() and self.log.get(storage) is None:
@@ -289,12 +294,3 @@ class FakeDevice:
         if not backward:
             self._modules_by_node[torch._C._autograd._get_sequence_nr() - 1] = name
         return BACKWARD if backward else FORWARD, name
-
-
-def _refuse_sparse(tensor: Any) -> None:
-    if _is_sparse(tensor):
-        raise DataRequiredError("uses a sparse tensor, whose memory usage cannot be estimated")
-
-
-def _is_sparse(tensor: Any) -> bool:
-    return str(tensor.layout).startswith("torch.sparse")
