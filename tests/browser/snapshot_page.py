@@ -41,8 +41,6 @@ def encoded(snapshot):
 
 
 class SnapshotPage:
-    """The viewer's page of some snapshots, in its own browser context."""
-
     def __init__(self, browser, folder, *snapshots, scheme="light", size=(1280, 900), hash_="", text=None):
         self.context = browser.new_context(
             color_scheme=scheme, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce"
@@ -62,7 +60,6 @@ class SnapshotPage:
         self.page.goto(self.address + hash_)
 
     def drawn(self):
-        """Wait until the plot and all panels are drawn for the first time."""
         end = time.monotonic() + 60
         # The policy of the page forbids eval, which wait_for_function needs
         while not self.page.evaluate(DRAWN):
@@ -72,7 +69,6 @@ class SnapshotPage:
         return self
 
     def reset(self):
-        """Restore the initial view."""
         self.page.mouse.move(0, 0)
         self.page.keyboard.press("Escape")
         self.page.evaluate(RESET)
@@ -80,15 +76,12 @@ class SnapshotPage:
         self.messages.clear()
 
     def call(self, text):
-        """Return ``window.ipygpumem.TEXT`` as plain data after everything is drawn."""
         return self.page.evaluate(f"window.ipygpumem.{text}")
 
     def settle(self):
-        """Wait until the effects of keys and pointer events are drawn."""
         self.page.evaluate(SETTLED)
 
     def until(self, condition, seconds=60):
-        """Wait until a Python condition is true, and return its value."""
         end = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < end, "the condition does not hold"
@@ -106,15 +99,12 @@ class SnapshotPage:
 
     @property
     def plot_height(self):
-        """Return the height of the plot in pixels."""
         return int(self.page.locator("canvas.picture").first.get_attribute("height"))
 
     def visible(self):
-        """Return the visible part of the axes."""
         return self.call("view()")
 
     def export(self, kind):
-        """Download an export, and return its path and name."""
         self.page.locator(".menu summary").click()
         with self.page.expect_download() as download:
             self.page.get_by_role("button", name=kind).click()
@@ -129,7 +119,6 @@ class SnapshotPage:
         return [(text, width and float(width[1])) for (_, text), width in zip(axis, widths, strict=True)]
 
     def foreign_requests(self):
-        """Return all requests except those of the page itself and of its worker."""
         own = ("blob:", "data:", self.address)
         return [url for url in self.requests if not url.startswith(own)]
 

@@ -541,7 +541,6 @@ def test_layout_fits_the_window(viewing, snapshots, width):
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
 def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
-    """The labels of the peak and of the out-of-memory error fit into a plot that is only 192 pixels wide."""
     view = viewing(snapshots["oom_fragmented"], size=(320, 900))
     event = snapshots["oom_fragmented"].ooms()[0].event
     view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")

@@ -68,7 +68,6 @@ def test_search_continues_in_the_next_file(ranks):
 
 
 def on_device(folder, name, device, count=3):
-    """A recording of a rank that uses one device and can see all of them."""
     snapshot = raw(name)
     (trace,) = [trace for trace in snapshot["device_traces"] if trace]
     snapshot["device_traces"] = [trace if index == device else [] for index in range(count)]

@@ -112,7 +112,6 @@ def viewing(browser, tmp_path):
 
 
 def look_around(view):
-    """Open every panel, use both axes, select a point and search."""
     box = view.plot.bounding_box()
     for tab in ("Allocator state", "Events", "Compare", "File", "Allocations"):
         view.page.get_by_role("tab", name=tab).click()
@@ -183,7 +182,6 @@ def test_long_file_names_take_few_lines(viewing):
 
 
 def test_names_that_cannot_be_broken_do_not_widen_the_page(viewing):
-    """Browsers draw each of these combining characters on its own, but do not break lines between them."""
     frames = [frame("\u0e49" * 400, 3)]
     view = viewing(Snapshot.load(content_of(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
     view.call("select(0)")
@@ -240,7 +238,6 @@ def test_damaged_data(viewing, damage):
 
 
 def replaced(script):
-    """Return the page with a script that runs before the script of the page."""
     text = page([PageData("made", Snapshot.load(CASES["hostile names"]).encode())])
     # the policy names the page's script by its hash: a different script needs a different policy
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
@@ -249,7 +246,6 @@ def replaced(script):
 
 
 def page_without(name):
-    """Return the page for a browser that lacks a feature."""
     return replaced(f"delete window.{name};")
 
 

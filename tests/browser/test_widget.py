@@ -25,8 +25,6 @@ API = """async ([cell, call]) => {
 
 
 class Notebook:
-    """A notebook that is open in JupyterLab."""
-
     def __init__(self, lab, page, name, *sources):
         self.lab, self.page, self.name = lab, page, name
         self.errors, self.hosts = [], set()
@@ -54,7 +52,6 @@ class Notebook:
         return self.page.evaluate(API, [cell, call])
 
     def drawn(self, cell, seconds=60):
-        """Wait until a cell's viewer is drawn and its image is hidden."""
         for _ in range(seconds * 20):
             if self.call(cell, "view()") and not self.static_image(cell).is_visible():
                 return
@@ -168,7 +165,6 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
 
 
 def test_comparison_of_two_snapshots(lab, tab):
-    """Each image is hidden by its viewer, also if the same file is shown twice."""
     notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
     notebook.run(0)
     for _ in range(300):

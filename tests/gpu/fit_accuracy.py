@@ -71,7 +71,6 @@ def needed_gib(case):
 
 
 def fits_beside(case, running, gib):
-    """Return whether a case may start beside the running cases on a GPU with this much free memory in GiB."""
     needed = [needed_gib(item) for item in (case, *running)]
     return not running or (None not in needed and sum(needed) <= gib)
 
@@ -105,7 +104,6 @@ def run_parallel(left, run, *, jobs, gib, seconds):
 
 
 def run_case(name, kind, card, *, dry=True):
-    """Run one case in this process and return its results. ``dry`` adds the estimates of the option ``--dry``."""
     import torch
 
     import ipygpumem
@@ -169,7 +167,6 @@ def begin_training():
 
 
 def training_peaks(step, size):
-    """Return the highest allocated and reserved memory of a training run, and after how many steps they are reached."""
     import torch
 
     begin_training()
@@ -224,7 +221,6 @@ def recommended(step, result, sizes):
 
 
 def problems(row):
-    """Return what differs from the expectations, as sentences."""
     if "refusal" not in row:
         return [row.get("error") or "the case did not finish"]
     if row["refusal"]:
@@ -252,7 +248,6 @@ def inaccuracies(sizes):
 
 
 def installed_workloads(names):
-    """Return the workloads with these names, or all workloads, except those whose libraries are not installed."""
     from tests.gpu.fit_libraries import missing
 
     workloads = {name: item for name, item in all_workloads().items() if name in (names or all_workloads())}
@@ -264,7 +259,6 @@ def installed_workloads(names):
 
 
 def measure(arguments, gib):
-    """Run the cases that are left on a GPU with this much free memory in GiB, and return all results."""
     rows = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json and arguments.json.exists() else []
     rows = [row for row in rows if "refusal" in row or row["error"].startswith("stopped after")]  # others are repeated
     done = {(row["workload"], row["kind"], row["card"]) for row in rows}
@@ -307,7 +301,6 @@ def new_process(case, seconds):
 
 
 def markdown_table(rows):
-    """Return the table of the documentation."""
     cards = {WHOLE: "whole GPU", **{card: f"{card} GiB" for card in sorted(CARDS)}}
     header = ["step", "largest run", "allocated", "reserved", "`--dry`", *cards.values(), "beside 20 GiB"]
     lines = []

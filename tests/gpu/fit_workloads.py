@@ -83,7 +83,6 @@ def language_loss(model, batch, length=256, **options):
 
 
 def trained(model, loss, optimizer=torch.optim.AdamW, *, dtype=None, scaler=False, clip=False, **options):
-    """Return a training step of a model with a loss that is a function of the size."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     updates = optimizer(parameters, lr=1e-4, **options)
     scaling = torch.amp.GradScaler(DEVICE, enabled=scaler)
@@ -270,8 +269,6 @@ def checkpointed(kind):
 
 
 class Adapter(nn.Module):
-    """A frozen linear layer with a trained product of two small matrices."""
-
     def __init__(self, linear, rank=8):
         super().__init__()
         self.linear = linear.requires_grad_(False)

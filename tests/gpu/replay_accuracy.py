@@ -38,8 +38,6 @@ LIMIT_OF_ARCHIVE = 15 * MIB
 
 
 class Campaign:
-    """All runs and their results."""
-
     def __init__(self, arguments):
         self.arguments = arguments
         self.end = time.monotonic() + arguments.seconds
@@ -50,8 +48,6 @@ class Campaign:
         self.results = {"recordings": [], "cases": []}
 
     def start(self, function, *parts):
-        """Start a run; its failure must not prevent others."""
-
         def guarded():
             if time.monotonic() > self.end:
                 print("not run, out of time:", *parts[:2], flush=True)
@@ -70,7 +66,6 @@ class Campaign:
             self.futures.append(self.pool.submit(guarded))
 
     def run(self, key, name, settings, *options):
-        """Run a program in a new process, and return what it observed."""
         environment = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
         if settings:
             environment |= {"PYTORCH_CUDA_ALLOC_CONF": settings, "PYTORCH_ALLOC_CONF": settings}
@@ -112,7 +107,6 @@ class Campaign:
         print(f"{name} {case['settings']} {case['capacity'] or ''}: {_prediction(case)}; {_text(values)}", flush=True)
 
     def save_recordings(self):
-        """Save the recordings of misses, and others as far as there is room."""
         results = self.results
         keys = [case["key"] for case in results["cases"] if is_miss(case)]
         keys += [f"{case['workload']}-default" for case in results["cases"] if is_miss(case)]
@@ -150,7 +144,6 @@ def _prediction(case):
 
 
 def measure(arguments):
-    """Run everything and return the results."""
     campaign = Campaign(arguments)
     settings = SETTINGS if _torch_version() >= (2, 11) else [text for text in SETTINGS if "large_segment" not in text]
     for program in FRAGMENTING:
@@ -170,7 +163,6 @@ def measure(arguments):
 
 
 def summary(results):
-    """Return the numbers of hits and exact replays as text."""
     lines = []
     for purpose in ("again", "settings", "fits", "out of memory"):
         cases = [case for case in results["cases"] if case["purpose"] == purpose]
@@ -193,7 +185,6 @@ def summary(results):
 
 
 def markdown_table(results):
-    """Return predicted and measured peaks in MiB as Markdown."""
     cases = [case for case in results["cases"] if case["purpose"] == "settings"]
     settings = [text for text in SETTINGS if any(case["settings"] == text for case in cases)]
     lines = [f"| workload | as recorded | {' | '.join(f'`{text}`' for text in settings)} |"]

@@ -31,8 +31,6 @@ KEPT = []
 
 
 class Block(nn.Module):
-    """A layer of a transformer."""
-
     def __init__(self, width, heads=8):
         super().__init__()
         self.heads = heads
@@ -280,7 +278,6 @@ PROGRAMS = {program.__name__: program for program in (*FRAGMENTING, *SPECIAL)}
 
 
 def execute(program, capacity):
-    """Run a program, and return a tuple of the snapshot and what PyTorch's counters say."""
     torch.manual_seed(0)
     random.seed(0)
     torch.backends.cudnn.benchmark = False
@@ -319,7 +316,6 @@ def _timed(program):
 
 
 def requests(snapshot):
-    """Return the sizes of all allocations, and the negated sizes of all frees, in their order."""
     trace = snapshot.timeline(0).trace
     action, nbytes = trace.action, trace.size.astype(np.int64)
     signed = np.where(action == Action.ALLOC, nbytes, -nbytes)
@@ -327,7 +323,6 @@ def requests(snapshot):
 
 
 def predictions(snapshot, settings):
-    """Return what the replay says about other settings, also with little memory."""
     cases = []
 
     def add(text, capacity, purpose):

@@ -64,7 +64,6 @@ def run_changed(torch, training, change, size):
     ],
 )
 def test_changes(torch, make, options, size):
-    """Each prediction is within 2% of the peak of the changed step, and the ranking is right."""
     import ipygpumem
 
     training = Training(torch, make, **options)
@@ -89,8 +88,6 @@ def test_changes(torch, make, options, size):
 
 
 class TrainingInContext(Training):
-    """Training whose forward pass runs in a context manager, as in the code that is shown to users."""
-
     code = "with torch.enable_grad():"
 
     def step(self, batch):
@@ -105,7 +102,6 @@ class TrainingInContext(Training):
 
 @pytest.mark.parametrize(("make", "size"), [(make_gpt, 64), (make_unet, 256)])
 def test_contexts(torch, make, size):
-    """Runs with autocast and with saved tensors in host memory predict the changed step at larger sizes."""
     import ipygpumem
 
     training = TrainingInContext(torch, make)

@@ -221,7 +221,6 @@ emit(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
 
 
 def test_capture_on_another_stream(run_python):
-    """A reading must not invalidate a capture that is active while the default stream is the current one."""
     values = run_python(MEASURE_DURING_CAPTURE)
     assert values["value"] == 2048
     assert values["mode"] == "process"

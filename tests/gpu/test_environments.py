@@ -143,7 +143,6 @@ def test_preload_adds_up(torch, run_python):
 
 
 def test_preload_has_no_side_effects(torch, run_python):
-    """The random state and the peak counters are unchanged."""
     values = run_python(
         """
         import torch, ipygpumem
@@ -214,7 +213,6 @@ def test_preload_context_only(torch, run_python):
 
 
 def test_test_allocation_is_outside_pytorch(torch, run_python):
-    """The test allocation uses the loaded runtime, and does not change PyTorch's allocator."""
     values = run_python(
         """
         import torch, ipygpumem

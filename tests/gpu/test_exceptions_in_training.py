@@ -32,7 +32,6 @@ ERRORS = {
 
 @pytest.fixture(scope="module")
 def outcomes(run_python, tmp_path_factory):
-    """Run all programs at the same time, each in its own process."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
         codes = {name: CODE.format(name=name, directory=str(tmp_path_factory.mktemp("files"))) for name in PROGRAMS}
         return {name: pool.submit(run_python, code) for name, code in codes.items()}

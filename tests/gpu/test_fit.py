@@ -102,8 +102,6 @@ def make_unet(torch, channels=32):
 
 
 class Training:
-    """A model in training, with random numbers of several kinds, a schedule and a scaler."""
-
     def __init__(self, torch, make, *, optimizer="AdamW", autocast=False):
         torch.manual_seed(0)
         random.seed(0)
@@ -131,7 +129,6 @@ class Training:
         self.history.append(loss.item())
 
     def digest(self):
-        """Return a hash of everything."""
         result = hashlib.sha256()
 
         def add(value):
@@ -224,10 +221,6 @@ def test_accuracy(torch, name):
 
 @pytest.mark.parametrize(("make", "gib", "steps"), [(make_gpt, 8, 1), (make_gpt, 16, 0), (make_unet, 40, 1)])
 def test_recommended_size_runs(torch, make, gib, steps):
-    """On a smaller card, the recommended size runs 20 steps without an error and without a retry.
-
-    Before the first step, the optimizer has no state.
-    """
     import ipygpumem
 
     total = torch.cuda.get_device_properties(0).total_memory
@@ -298,7 +291,6 @@ def test_tensors_that_are_kept_until_the_next_run(torch, kept, expandable):
 
 
 def test_tensors_that_are_replaced(torch):
-    """Tensors that the step replaces count once, although their values are restored."""
     import ipygpumem
 
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(6))).cuda()
@@ -351,7 +343,6 @@ def test_two_variables(torch):
     ("make", "autocast", "size"), [(make_gpt, False, 24), (make_gpt, True, 24), (make_unet, False, 64)]
 )
 def test_estimates(torch, make, autocast, size, place):
-    """A run without data gives nearly the same memory as a run, also for a model in host memory."""
     import ipygpumem
 
     torch._C._cuda_clearCublasWorkspaces()

@@ -36,7 +36,6 @@ def allocated():
 
 
 def run(*cells, **environment):
-    """Run START and these cells as a notebook, and return the output of each of these cells."""
     texts = [textwrap.dedent(cell).strip() for cell in (START, *cells)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
     client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True)
@@ -64,7 +63,6 @@ def is_close(nbytes, expected):
 
 @pytest.fixture(scope="module")
 def cases():
-    """The outputs of each case by name. Each case creates a holder, finds it and frees it, all in one kernel."""
     names, cells = [], []
 
     def case(name, *steps):
@@ -428,7 +426,6 @@ def test_after_failed_kernel():
 
 
 def test_storage_at_address_of_freed_storage_is_new():
-    """The caching allocator reuses addresses immediately."""
     outputs = run(
         "tensors = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
         "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()\n%gpumem who",

@@ -8,7 +8,6 @@ MIB = 1 << 20
 
 
 def line_uses(report, title):
-    """Return the memory use of each line of a listing by line number."""
     (device,) = report.lines
     (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.number: line.use for line in listing.lines if line.use is not None}

@@ -6,7 +6,6 @@ MIB = 1 << 20
 
 
 def check_sums(report):
-    """Check every sum of the tables against the counters, exactly."""
     (tree,) = report.modules
     device = report.devices[tree.device]
     high, after = device.high, device.after
@@ -195,7 +194,6 @@ def test_cuda_graphs_and_side_streams(torch):
 
 
 def test_fully_sharded_modules(run_python):
-    """FSDP2 on one rank: the sums agree although parameters are DTensors that are gathered and freed."""
     values = run_python("""
         import sys
         sys.path.insert(0, "tests/gpu")

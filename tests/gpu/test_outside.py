@@ -121,7 +121,6 @@ _RESULTS = {}
 
 @pytest.fixture
 def library_steps(run_python):
-    """The steps of `LIBRARY_STEPS`, which run once for all tests of this module."""
     if not _RESULTS:
         _RESULTS.update(run_python(LIBRARY_STEPS))
     assert _RESULTS["threads"] == ["MainThread"]

@@ -20,7 +20,6 @@ def events():
 
 
 def record(step, sizes):
-    """Run a step at several sizes and return the recordings."""
     step(sizes[0])
     torch.cuda.memory._record_memory_history(context="alloc", stacks="python", max_entries=1_000_000)
     windows = []

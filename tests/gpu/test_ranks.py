@@ -84,7 +84,6 @@ def test_torchrun_with_nccl(tmp_path, ranks):
 
 
 def cluster(run_python, engines, devices):
-    """Run cells on a cluster whose engines use these devices, selected with CUDA_VISIBLE_DEVICES."""
     return run_python(
         f"""
         import os, tempfile

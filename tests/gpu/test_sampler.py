@@ -127,7 +127,6 @@ emit(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None el
 
 
 def test_concurrent_threads_allocate_and_read_counters(run_python):
-    """A thread that holds the GIL and waits for the allocator must never wait for the sampler."""
     values = run_python(
         HEAD
         + """

@@ -25,12 +25,10 @@ def path(name):
 
 
 def raw(name):
-    """Return the dict in a file, read by Python's unpickler because these files are trusted."""
     with lzma.open(path(name)) as file:
         return pickle.load(file)
 
 
 @functools.cache
 def snapshot(name):
-    """Return the snapshot in a file. It cannot be changed, so all tests share it."""
     return Snapshot.load(path(name))

@@ -9,8 +9,6 @@ PROTO = b"\x80\x04"
 
 
 class Reduced:
-    """An object that is pickled as a function call."""
-
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
 

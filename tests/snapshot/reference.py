@@ -6,7 +6,6 @@ MEMORY = ("alloc", "free_requested", "free_completed")
 
 
 def ordered(trace):
-    """Return the events ordered by time if they have timestamps."""
     if all("time_us" in event for event in trace):
         return sorted(trace, key=lambda event: event["time_us"])
     return list(trace)
@@ -55,7 +54,6 @@ def replay(raw, device):
 
 
 def at_first(trace, blocks):
-    """Return the blocks that are alive before the first event."""
     live = {}
     touched = set()
     for event in trace:
@@ -93,7 +91,6 @@ def reserved(raw, device, trace):
 
 
 def live_of(snapshot, device, event):
-    """Return the live set of a snapshot in the format of `replay`, without frames."""
     allocations = snapshot.timeline(device).allocations
     rows = allocations.live(event)
     return {int(allocations.address[row]): int(allocations.size[row]) for row in rows}

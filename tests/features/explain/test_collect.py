@@ -37,8 +37,6 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """Return a fake of CuPy's memory pool."""
-
     class Device:
         def __init__(self, index):
             pass

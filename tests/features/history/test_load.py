@@ -77,7 +77,6 @@ def test_valid_lines_are_read_despite_invalid_lines(path):
 
 
 def test_number_of_messages_is_limited(path, monkeypatch):
-    """A message contains the name of the file and may need 100 times as much memory as the invalid report."""
     monkeypatch.setattr(load, "_MAX_FAULTS", 2)
     path.write_text("1\n" * 10)
     faults = load_reports(path, strict=False).faults

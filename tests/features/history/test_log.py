@@ -73,7 +73,6 @@ reports.append(cell(4))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="resource limits exist only on Unix")
 def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
-    """A limit on the file size simulates a disk that becomes full in the middle of a line."""
     path = tmp_path / "s.jsonl"
     result = script(FULL, path)
     assert result.returncode == 0, result.stderr
@@ -114,7 +113,6 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
 
 
 def test_two_threads_write_one_log(tmp_path, monkeypatch):
-    """The second thread writes a report while the first one is writing."""
     from ipygpumem.features.history import load as module
 
     log = ReportLog(tmp_path / "s.jsonl")

@@ -42,7 +42,6 @@ class Plot:
         self.centers = ((np.arange(len(rows)) + 0.5) * PLOT_WIDTH * SCALE / bars).astype(int)
 
     def mask(self, color):
-        """Return the pixels of a color."""
         return (self.pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=2)
 
     def mib(self, color, column):

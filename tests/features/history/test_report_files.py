@@ -135,7 +135,6 @@ def test_short_names():
 
 
 def test_code_of_a_cell_is_read_once(path, monkeypatch):
-    """Time must not be proportional to the product of the lines and the outputs of a cell."""
     codes = []
     monkeypatch.setattr(load, "code_label", lambda code: codes.append(code) or "x")
     path.write_text(json.dumps(notebook([{"metadata": {MIME: 0}}] * 20, [])))

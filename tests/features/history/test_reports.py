@@ -182,8 +182,6 @@ def test_reports_that_cannot_be_compressed_are_kept():
 
 
 class Code(str):
-    """A string that cannot be pickled."""
-
     __slots__ = ()
 
     def __reduce_ex__(self, protocol):

@@ -24,7 +24,6 @@ class TensorSearch:
         return torch.zeros(self.elements + extra)
 
     def parameter(self):
-        """Return a leaf tensor that requires a gradient."""
         return torch.ones(self.elements, requires_grad=True)
 
     @staticmethod
@@ -39,13 +38,11 @@ class TensorSearch:
         return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 
     def storages(self, variables, *roots, extra=0, nbytes=None, **options):
-        """Return the storages of this test's tensors."""
         nbytes = nbytes or (self.elements + extra) * 4
         storages = self.result(variables, *roots, **options).storages
         return [storage for storage in storages if storage.location.size == nbytes]
 
     def storage(self, variables, *roots, **options):
-        """Return the only storage of this test's tensors."""
         (storage,) = self.storages(variables, *roots, **options)
         return storage
 

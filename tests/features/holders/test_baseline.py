@@ -48,7 +48,6 @@ def test_only_new_storages_are_listed(fake_gpu):
 
 
 def test_storage_at_address_of_freed_storage_is_new(fake_gpu):
-    """PyTorch reuses addresses immediately."""
     variables = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
     baseline = baseline_of_search()
     address = variables["replaced"].untyped_storage().data_ptr()

@@ -111,7 +111,6 @@ def test_sums_per_device(two_gpus):
 
 
 def test_memory_outside_pytorch_allocator_is_reported_separately(fake_gpu):
-    """For example, a tensor may be shared by another process or use memory of another library."""
     pytorch_tensor, external_tensor = ones(3 * MIB), ones(4 * MIB)
     storage = external_tensor.untyped_storage()
     _, block = fake_gpu.storages[storage._cdata]
@@ -196,7 +195,6 @@ def test_unprintable_dict_keys(fake_gpu):
 
 
 def test_concurrent_allocations_during_search(fake_gpu, monkeypatch):
-    """Blocks that other threads free or allocate during the search do not affect the total."""
     variables = {"x": ones(3 * MIB), "freed": ones(5 * MIB)}
     allocated = []
 

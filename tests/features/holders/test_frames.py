@@ -98,7 +98,6 @@ def test_cleared_frame_has_no_variables():
 
 
 def test_frames_of_concurrent_threads():
-    """Reading frames that start and end at the same time must neither crash nor leak references."""
     value, stop = Value(), threading.Event()
 
     def recurse(depth):

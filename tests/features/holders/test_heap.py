@@ -81,10 +81,6 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_search_may_stop_at_any_step(search, monkeypatch, step):
-    """The result is incomplete, but has no incorrect names and no unreachable tensors.
-
-    If the search of all objects stops at the limit, the result has the names found from the variables.
-    """
     clock = [0.0]
     monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])

@@ -148,7 +148,6 @@ def test_storage_without_tensor(search):
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
 def test_few_and_many_tensors_give_equal_results(search, count):
-    """A few ids are looked up with `bisect`, and many with NumPy."""
     tensors = [search.tensor() for _ in range(count)]
     storages = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
     assert sorted(storage.info.name for storage in storages) == sorted(f"again[{i}]" for i in range(count))
@@ -258,8 +257,6 @@ class CodeRuns:
 
 
 class OverridingArray(np.ndarray):
-    """An array class whose methods raise an error."""
-
     def __array_finalize__(self, other):
         if CodeRuns.enabled:
             raise SystemExit

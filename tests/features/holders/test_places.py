@@ -21,7 +21,6 @@ class Node:
 
 @pytest.fixture
 def no_collection():
-    """Disable garbage collection, which would free unreachable cycles."""
     gc.collect()
     gc.disable()
     yield

@@ -55,7 +55,6 @@ def heap_searches(monkeypatch):
 
 @pytest.fixture
 def library(monkeypatch):
-    """Return an imported module of an installed package."""
     module = types.ModuleType("zz_library")
     module.__file__ = str(Path(torch.__file__).with_name("zz_library.py"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -210,7 +209,6 @@ class KeepingFunction(torch.autograd.Function):
 
 
 def lists_of_tensors(search):
-    """Return variables that refer to lists of tensors, some of which have other names or other properties."""
     tensors = [[search.tensor(i) for i in range(5)] for _ in range(10)]
     weight, optimizer = search.parameter(), torch.optim.SGD([search.parameter()])
     optimizer.state[optimizer.param_groups[0]["params"][0]]["history"] = [search.tensor() for _ in range(5)]
@@ -345,7 +343,6 @@ def nested(depth, value):
 
 
 def test_variables_of_a_training_session_are_named_in_a_busy_process(fake_gpu, slow_reading, monkeypatch):
-    """The time limit applies only if the variables lead to more objects than those of usual sessions."""
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(1, 1)) for _ in range(50)))
     for layer in model:
         layer[0].state = nested(20, ones(MIB))
@@ -360,7 +357,6 @@ def test_variables_of_a_training_session_are_named_in_a_busy_process(fake_gpu, s
 
 
 def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
-    """A tensor of the model is found, although a data set takes much longer than the time limit."""
     variables = {"data": [{"a": [i]} for i in range(20_000)], "model": nested(8, ones(100 * MIB))}
     result = find(variables, limit=0.6)
     assert names(result) == ["model"]
@@ -375,8 +371,6 @@ def test_names_are_found_if_reading_takes_longer_than_the_limit(fake_gpu, slow_r
 
 
 def test_local_variables_of_user_code_are_found_first(fake_gpu, slow_reading):
-    """Allocations often fail in a function whose local variables hold most of the memory."""
-
     def step():
         x = ones(100 * MIB)
         return find({"data": nested(50, 0), "y": ones(30 * MIB)}, limit=0.005), x

@@ -31,8 +31,6 @@ class RaisingMeta(type):
 
 
 def raising_class(base=object):
-    """Return a class whose special methods, like those of its metaclass, raise an error."""
-
     def fail(*arguments):
         raise RuntimeError("user code was called")
 

@@ -23,8 +23,6 @@ def own_size():
 
 
 class Wrapper(torch.Tensor):
-    """A tensor subclass without its own storage."""
-
     @staticmethod
     def __new__(cls, inner):
         return torch.Tensor._make_wrapper_subclass(

@@ -85,7 +85,6 @@ def test_failed_readings_are_unknown(gpu, poller):
 
 
 def test_memory_in_use_is_at_least_reserved_memory(gpu, poller, monkeypatch):
-    """The device's counter is read first, and PyTorch may reserve memory in between."""
     gpu.alloc(100 * MIB)
     memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
     monkeypatch.setattr(monitor, "device_memory", lambda nvml, handle: memory)
@@ -108,8 +107,6 @@ def test_host_without_a_gpu():
 
 
 def test_polling_improves_the_sampled_peak(gpu, poller):
-    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB unless usage is polled."""
-
     def outside_peak(*, poll):
         with ipygpumem.measure() as block:
             gpu.wait_for_samples()

@@ -190,7 +190,6 @@ def test_class_that_cannot_be_hashed(traffic):
 
 
 def test_phases_add_up_to_run_time(traffic, monkeypatch):
-    """The time spent on scans is included neither in a phase nor in the measurement."""
     from ipygpumem.features.modules.storages import ModelStorages
 
     addresses, find_optimizers = ModelStorages.addresses, ModelStorages.find_optimizers
@@ -516,8 +515,6 @@ def test_unusual_modules_and_tensors(traffic):
 
 
 def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
-    """Tracking keeps nothing alive: the peak is the same as without tracking."""
-
     class Moves(nn.Module):
         def __init__(self):
             super().__init__()
@@ -644,7 +641,6 @@ def test_step_that_raises_ends_its_phase(traffic):
 
 @pytest.fixture
 def process_group():
-    """Create a process group with one process."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("this build of PyTorch has no Gloo backend")

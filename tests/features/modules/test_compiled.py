@@ -151,7 +151,6 @@ def counts():
     [whole, container, in_place, graph_break, dynamic_shapes, nested, function, compiled_optimizer, compiled_autograd],
 )
 def test_measurement_compiles_nothing(compile_code, scenario):
-    """Dynamo looks at no further frames and compiles no further graphs, during and after a measurement."""
     counters.clear()
     model, train = scenario(compile_code)
     train()

@@ -144,7 +144,6 @@ def test_differences_not_shown_in_table_are_ignored():
 
 
 def test_modules_that_differ_only_at_the_peak_are_folded():
-    """The peak is within one of the modules, for example in the forward of the last one."""
     (blocks,) = [row for row in module_table(transformer(peak=99 * MIB)).rows if "Block" in row.label]
     assert (blocks.label, blocks.cells[-1]) == ("0-11: Block ×12", "209.0 MiB")
 

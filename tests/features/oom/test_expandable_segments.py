@@ -37,7 +37,6 @@ def test_memory_left_with_expandable_segments(panel):
 
 @pytest.mark.parametrize(("torch", "variable"), [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.0", "PYTORCH_ALLOC_CONF")])
 def test_panel_agrees_with_whatif(panel, tmp_path, torch, variable):
-    """Both use the limit and the version of PyTorch in the file."""
     recording = files.raw("oom_fragmented")
     for event in recording["device_traces"][0]:
         if event["action"] == "oom":
@@ -57,7 +56,6 @@ def test_panel_agrees_with_whatif(panel, tmp_path, torch, variable):
 
 @pytest.mark.parametrize("limit", [1716, 1650])
 def test_recording_that_begins_late(panel, tmp_path, limit):
-    """The result is an estimate, and a failure of all replays does not show that expandable segments would fail."""
     recording = files.raw("oom_fragmented")
     recording["device_traces"][0] = recording["device_traces"][0][200:]
     path = tmp_path / "oom.pickle"
@@ -82,14 +80,12 @@ def test_advice_about_fragmentation_is_not_repeated(panel, monkeypatch):
 
 
 def test_expandable_segments_that_are_not_enough(panel):
-    """The panel does not recommend them, either."""
     advice = panel(limit=1630)
     assert "expandable segments alone would not have been enough for this allocation" in advice
     assert not any("expandable_segments:True" in text for text in advice)
 
 
 def test_older_blocks_whose_addresses_would_be_different(panel, tmp_path):
-    """The panel does not state that expandable segments are not enough, and recommends them as without a recording."""
     recording = files.raw("oom_fragmented")
     recording["device_traces"][0] = recording["device_traces"][0][3000:]
     path = tmp_path / "oom.pickle"

@@ -33,7 +33,6 @@ def fail_in_thread(gpu, thread_class=threading.Thread, **options):
 
 @pytest.fixture
 def listening(fake_gpu):
-    """Initialize CUDA on the fake GPU and record failures."""
     torch.cuda.init()
     assert failed_allocations().listen()
     return fake_gpu
@@ -154,7 +153,6 @@ def training(listening):
 
 
 def test_retry_loop_has_one_search_with_names(training, monkeypatch):
-    """The panel shows the holders at the first failure, although the code caught the error and tried again."""
     searches, search_heap = [], gc.get_objects
     monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or search_heap())
     size, activations = halving(training)

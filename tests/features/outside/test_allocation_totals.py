@@ -83,7 +83,6 @@ def test_segment_from_before_recording_belongs_to_pytorch():
 
 
 def test_address_reused_before_record_of_its_free():
-    """The new owner's call starts first and waits until the free is completed."""
     live, interval = LiveAllocations(), RecordingInterval(0)
     rows = table(
         live, (1, 100, 0xA, NCCL), (2, 40, 0xA, CUPY), (3, -100, 0xA, ""), (4, -40, 0xA, ""), (5, 1, 0xA, CUBLAS)
@@ -96,7 +95,6 @@ def test_address_reused_before_record_of_its_free():
 
 
 def test_allocation_record_arriving_after_free_record():
-    """The buffer of another thread arrives late, and other libraries then reuse the address."""
     live, interval, later_interval = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
     live.apply(table(live, (2, 7, 0xB, NCCL), (3, -100, 0xA, "")), [interval])
     live.apply(table(live, (1, 100, 0xA, NCCL), (4, 40, 0xA, CUPY), (5, -40, 0xA, "")), [interval])
@@ -134,7 +132,6 @@ def test_several_devices():
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 100), st.sampled_from([NCCL, CUPY, CUBLAS])), max_size=60))
 def test_random_allocations_and_frees(steps):
-    """Each step allocates at a free address or frees the allocation at an address."""
     live, interval = LiveAllocations(), RecordingInterval(0)
     allocations, rows, levels, peaks = {}, [], {}, {}
     for time, (address, nbytes, path) in enumerate(steps):

@@ -32,7 +32,6 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def gpu(fake_gpu):
-    """Return a GPU with an initialized CUDA context."""
     fake_gpu.alloc(MIB)
     return fake_gpu
 
@@ -203,8 +202,6 @@ def test_collector_that_was_not_started(gpu, cupti):
 
 
 class Pool:
-    """CuPy's memory pool."""
-
     total, used = 0, 0
 
     def total_bytes(self):

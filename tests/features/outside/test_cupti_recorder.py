@@ -129,7 +129,6 @@ def test_buffers_of_several_threads_are_sorted_by_time(records, cupti):
 
 @pytest.fixture
 def small_buffers(monkeypatch):
-    """Buffers that hold 16,384 records instead of 262,144."""
     monkeypatch.setattr(buffers, "_SIZE", 8 << 10)
     monkeypatch.setattr(ActivityBuffers, "_shared", None)
     return ActivityBuffers.shared()

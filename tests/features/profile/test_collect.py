@@ -108,7 +108,6 @@ def test_another_profiler_is_running(tmp_path):
 
 
 def test_nested_measurement(tmp_path):
-    """The outer profile ends when the inner measurement starts its own profile."""
     inner = []
 
     def run():
@@ -207,7 +206,6 @@ def test_sentences():
 
 
 def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
-    """The allocation history and the profile of a (fake) GPU do not interfere."""
     with ipygpumem.measure(
         lines=True, snapshot=tmp_path / "s.pickle", trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
     ) as m:

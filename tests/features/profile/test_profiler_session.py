@@ -83,7 +83,7 @@ def test_profile_function_of_the_program_is_restored():
     previous, session = sys.getprofile(), ProfilerSession()
 
     def function(frame, event, argument):
-        """Ignore the event."""
+        pass
 
     sys.setprofile(function)
     try:
@@ -110,7 +110,6 @@ def test_session_ends_before_profiler_in_code_starts(session, tmp_path):
 
 
 def test_pytorch_discards_result_of_outer_profiler():
-    """The reason why sessions end early. If this test fails, PyTorch has fixed the defect."""
     # PyTorch 2.4 raises an error when the outer profiler stops
     with contextlib.suppress(RuntimeError), profile(activities=CPU) as outer:
         torch.ones(3).mul(2)

@@ -134,7 +134,6 @@ def test_empty_profile():
 
 
 def test_parameters_without_module_are_inferred_from_data_flow():
-    """A training loop without modules and optimizers."""
     flow = step()
     flow.parameters = set()
     (timeline,) = build_timelines(flow)

@@ -312,7 +312,6 @@ def test_directories_that_cannot_be_read(tmp_path, name):
 
 
 def test_clocks_that_differ(run):
-    """By the clock of the shared directory, the second rank started 2 s after the first."""
     began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
     change(run / "rank_00002.json", began=began + 0.2)

@@ -51,7 +51,6 @@ def test_slow_ranks():
 
 
 def test_shared_device_is_counted_once():
-    """For each of two processes on one device, NVML lists the other process."""
     first, second = cell(1, held=10), cell(1, held=20)
     used = first.devices["cuda:0"].after.driver_reserved + 70 * MIB
     used += sum(report.devices["cuda:0"].after.process for report in (first, second))
@@ -68,7 +67,6 @@ def _used(device, used):
 
 
 def test_same_uuid_on_another_host_is_another_device():
-    """A UUID can occur on several machines, as with containers."""
     devices = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
     assert [device.host for device in devices] == ["a", "b"]
 

@@ -186,7 +186,6 @@ def test_baseline_line_without_a_gpu_and_with_preload_off():
 
 
 def test_context_on_another_device():
-    """A copy between devices, NCCL or a call on the wrong device creates a context that the user did not intend."""
     first = report(before(), before(), peak=100 * MIB)
     idle = before("cuda:1", context=False, allocated=0, active=0, reserved=0, requested=0, process=0)
     empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)

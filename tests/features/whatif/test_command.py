@@ -45,7 +45,6 @@ def test_table(capsys):
 
 @pytest.mark.parametrize(("capacity", "event", "blocks"), [("1690MiB", 5997, 3), ("1730MiB", 5998, None)])
 def test_blocks_to_free_within_a_capacity(capacity, event, blocks):
-    """They make room for the first request that fails within the capacity."""
     compared = compare_settings(files.snapshot("oom_fragmented"), settings=["max_split_size_mb:512"], capacity=capacity)
     blockers, recording = compared.blockers, compared.verification.recording
     assert (blockers.event, blockers.capacity, blockers.reserved) == (event, parse_size(capacity), None)
@@ -61,14 +60,12 @@ def test_blocks_to_free_within_a_capacity(capacity, event, blocks):
 
 
 def test_larger_capacity(capsys):
-    """Blocks at a recorded failure are not listed if it would not occur within the capacity."""
     _, output, _ = shell(capsys, OOM, "--set", "max_split_size_mb:512", "--capacity", "24GiB")
     assert " within 24,576 MiB\n" in output
     assert "partly used segments" not in output
 
 
 def test_recommendation_within_a_larger_capacity(capsys):
-    """The recorded peak is that of a run that failed; therefore, smallest limits are compared."""
     file, setting = str(DATA / "variable_lengths_oom.pickle.xz"), "expandable_segments:True"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "24GiB")
     assert f"\nRecommendation: set PYTORCH_ALLOC_CONF={setting} before " in output
@@ -76,7 +73,6 @@ def test_recommendation_within_a_larger_capacity(capsys):
 
 
 def test_settings_with_the_same_effect(capsys):
-    """The order of the settings decides only which one is listed."""
     file = str(DATA / "max_split.pickle.xz")
     settings = ["large_segment_size_mb:64", "large_segment_size_mb:64,max_split_size_mb:512"]
     unchanged = "max_split_size_mb:64,pinned_use_background_threads:True"
@@ -88,7 +84,6 @@ def test_settings_with_the_same_effect(capsys):
 
 
 def test_older_blocks_at_other_addresses(capsys):
-    """It is unknown whether a capacity is enough if only the replay that keeps their addresses fails."""
     file = str(DATA / "resnet50.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "expandable_segments:True", "--capacity", "1016MiB")
     line = " ".join(output.splitlines()[3].split())
@@ -101,7 +96,6 @@ def test_older_blocks_at_other_addresses(capsys):
 
 @pytest.mark.parametrize("name", ["gpt_two_sizes", "oom_fragmented"])
 def test_capacity_without_fragmentation(capsys, name):
-    """Blocks older than the recording, or the first request, do not fit."""
     file = str(DATA / f"{name}.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "max_split_size_mb:512", "--capacity", "10MiB")
     assert "\nNone of these settings is enough: at least " in output
@@ -109,7 +103,6 @@ def test_capacity_without_fragmentation(capsys, name):
 
 
 def test_title_and_peaks_within_a_capacity(capsys):
-    """The reserved memory until a request failed is not shown as the peak."""
     file, setting = str(DATA / "cuda_graphs.pickle.xz"), "garbage_collection_threshold:0.8"
     _, output, _ = shell(capsys, file, "--capacity", "600MiB", "--set", setting)
     lines = [" ".join(line.split()) for line in output.splitlines()]
@@ -120,7 +113,6 @@ def test_title_and_peaks_within_a_capacity(capsys):
 
 
 def test_fragmentation_at_the_peak(capsys):
-    """Blocks that are as large as the request are not listed as blocks to free."""
     _, output, _ = shell(capsys, str(DATA / "gpt_small.pickle.xz"), "--set", "expandable_segments:True")
     assert output.endswith(
         "PyTorch reserved new memory for the request; reserved memory rose to 1,936 MiB.\n"
@@ -131,7 +123,6 @@ def test_fragmentation_at_the_peak(capsys):
 
 
 def test_default_settings(capsys):
-    """They are compared if the program had others. Settings with the same effect are not repeated."""
     file = str(DATA / "max_split.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "", "--set", "max_split_size_mb:512")
     lines = [" ".join(line.split()) for line in output.splitlines()]
@@ -161,7 +152,6 @@ def test_result_depends_on_addresses(capsys):
 
 
 def test_result_depends_on_the_limit(capsys):
-    """A memory fraction, which the file does not contain, limited the recording."""
     file, settings = (
         str(DATA / "variable_lengths_oom.pickle.xz"),
         ("max_split_size_mb:64", "roundup_power2_divisions:8"),
@@ -178,7 +168,6 @@ def test_result_depends_on_the_limit(capsys):
 
 
 def test_approximate_replay(capsys, tmp_path):
-    """The recorded peak is shown, not that of the replay."""
     recording = files.raw("collection")
     recording["allocator_settings"]["garbage_collection_threshold"] = 0.0
     path = tmp_path / "changed.pickle"
@@ -190,7 +179,6 @@ def test_approximate_replay(capsys, tmp_path):
 
 
 def test_larger_limits_that_fail(capsys):
-    """Garbage collection frees segments at other times."""
     file = str(DATA / "collection.pickle.xz")
     _, output, _ = shell(capsys, file, "--set", "", "--capacity", "24GiB")
     note = '\nSome limits larger than "smallest limit" are not enough: default settings (up to 1,174 MiB).\n'
@@ -199,7 +187,6 @@ def test_larger_limits_that_fail(capsys):
 
 
 def test_garbage_collection_requires_a_limit(capsys):
-    """Its peak is compared with that of the recorded settings within the same limit."""
     file, setting = str(DATA / "cnn_steps.pickle.xz"), "garbage_collection_threshold:0.8"
     _, output, _ = shell(capsys, file, "--set", setting, "--capacity", "2.5GiB")
     assert " ".join(output.splitlines()[3].split()).startswith(f"{setting} 2,206 to 2,234 MiB -12% ")

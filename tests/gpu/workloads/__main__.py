@@ -27,8 +27,6 @@ _PAGE = Path(__file__).parents[3] / "docs" / "tested.md"
 
 
 class Campaign:
-    """The runs of all programs, and their results as far as they have ended."""
-
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._end = time.monotonic() + arguments.seconds
@@ -71,7 +69,6 @@ class Campaign:
         return ""
 
     def run(self, program: Program, option: str) -> None:
-        """Run a program under an option, compare it, and write the results."""
         if time.monotonic() > self._end:
             return
         with self._lock:
@@ -90,7 +87,6 @@ class Campaign:
         print(f"{program.name}, {option}: {text}", flush=True)
 
     def _compare(self, program: Program) -> None:
-        """Compare all runs of a program so far with those without the extension."""
         row = self.results["programs"][program.name]
         references = [self._records.get((program.name, option)) for option in WITHOUT]
         if None in references:

@@ -86,7 +86,6 @@ def wrong_answers(program: Program, option: str, record: dict[str, Any]) -> dict
 
 
 def peak_lines(report: dict[str, Any]) -> list[str]:
-    """Return the listed lines during which memory usage was highest."""
     lines = [
         (line["use"]["peak"], line["text"])
         for device in report.get("lines") or ()
@@ -105,12 +104,10 @@ def lines_at_peak(report: dict[str, Any]) -> list[str]:
 
 
 def largest_modules(report: dict[str, Any]) -> list[str]:
-    """Return the modules by the memory at the peak that belongs to themselves, largest first."""
     rows = [row for tree in (report.get("modules") or ())[:1] for row in tree["rows"]]
     return [row["path"] for row in sorted(rows, key=lambda row: -(row.get("own") or 0))]
 
 
 def kinds(report: dict[str, Any]) -> list[str]:
-    """Return the kinds of memory at the peak, largest first."""
     parts = [part for tree in (report.get("modules") or ())[:1] for part in tree["parts"]]
     return [part["kind"] for part in sorted(parts, key=lambda part: -part["peak"])]

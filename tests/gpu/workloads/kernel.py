@@ -63,7 +63,7 @@ NEEDS_GPU = {"snapshot", "lines", "modules", "outside", "oom_snapshot"}
 
 
 class KernelDiedError(Exception):
-    """The kernel died, or did not answer in time."""
+    pass
 
 
 def environment(program: Program, slot: int, directory: str) -> dict[str, str]:
@@ -85,8 +85,6 @@ def environment(program: Program, slot: int, directory: str) -> dict[str, str]:
 
 
 class Kernel:
-    """A kernel in a directory of its own."""
-
     def __init__(self, program: Program, slot: int, timeout: float) -> None:
         from jupyter_client.manager import KernelManager
 
@@ -116,7 +114,6 @@ class Kernel:
         self._temporary.cleanup()
 
     def run(self, code: str, *, silent: bool = False) -> dict[str, Any]:
-        """Run a cell, and return what it displayed and how many seconds it took."""
         shown: dict[str, Any] = {"stdout": "", "stderr": "", "result": "", "displays": [], "error": ""}
         moments = {}
         # otherwise the kernel aborts requests that arrive soon after a failed cell
@@ -138,7 +135,6 @@ class Kernel:
         return shown | texts | {"seconds": moments["idle"] - moments["busy"]}
 
     def _messages(self, request: str) -> Iterator[dict[str, Any]]:
-        """Yield the messages of a request until the kernel is idle again."""
         end = time.monotonic() + self._timeout
         while time.monotonic() < end:
             try:

@@ -34,7 +34,6 @@ def encode(value):
 
 
 def weights(namespace):
-    """Return a hash of the parameters and buffers of each model among the variables."""
     import torch
 
     hashes = {}
@@ -50,7 +49,6 @@ def weights(namespace):
 
 
 def counters():
-    """Return the counters of PyTorch's allocator that a program can read."""
     import torch
 
     if not torch.cuda.is_available():
@@ -70,7 +68,6 @@ def counters():
 
 
 def generators():
-    """Return hashes of the states of all global random number generators."""
     import torch
 
     states = {"torch": encode(torch.get_rng_state()), "random": repr(random.getstate())}
@@ -82,7 +79,6 @@ def generators():
 
 
 def state():
-    """Return global settings that code can observe."""
     import torch
 
     return {

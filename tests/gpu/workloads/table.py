@@ -26,7 +26,6 @@ def cell_text(row: dict[str, Any], column: str) -> str:
 
 
 def text_table(results: dict[str, Any]) -> str:
-    """Return the table as text, followed by every difference."""
     rows = [["program", "seconds", "cell (ms)", *COLUMNS]]
     details = []
     for name, row in results["programs"].items():
@@ -46,7 +45,6 @@ def text_table(results: dict[str, Any]) -> str:
 
 
 def markdown_table(results: dict[str, Any]) -> str:
-    """Return the results in Markdown, for the documentation."""
     versions = ", ".join(f"{name} {version}" for name, version in results.get("versions", {}).items())
     lines = [
         f"On {_devices_text(results.get('devices', ()))} with {versions}.",

@@ -109,7 +109,6 @@ def frames_with_canaries(kind):
 
 
 def test_page_contains_only_documented_texts(tmp_path):
-    """A text in any field of a snapshot is omitted from a shared page, unless the documentation says otherwise."""
     cell = "/home/canary_cell_directory/canary_cell_file.py"
     event = {"addr": 512, "size": 512, "stream": 0, "time_us": 5, "canary_event_key": "canary_event_value"}
     texts = {"compile_context": "canary_compile_context", "user_metadata": "canary_user_metadata"}
@@ -239,7 +238,6 @@ def snapshot_starting_at(start):
 
 
 def test_times_start_with_each_measurement():
-    """The clocks of two machines may differ by minutes."""
     first, second = snapshot_starting_at(5_000_000), snapshot_starting_at(5_000_600)
     aligned = align_start_times([first, second])
     assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in aligned] == [5_000_000, 5_000_600]

@@ -20,7 +20,6 @@ def linear_search(segments, address, event):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_agrees_with_linear_search(seed):
-    """Segments of different sizes reuse addresses, but never overlap at the same time."""
     rng = random.Random(seed)
     segments, live = [], {}
     for event in range(-1, 120):
@@ -54,7 +53,6 @@ def test_find_range():
 
 
 def test_long_freed_segment():
-    """A segment that was freed long ago extends beyond all others, so that each of them could contain the address."""
     count = 5000
     address = np.arange(count, dtype=np.int64) * 10
     size, start, end = np.full(count, 5), np.full(count, 1), np.full(count, 9)
@@ -66,7 +64,6 @@ def test_long_freed_segment():
 
 
 def test_segments_at_many_lower_addresses_take_little_time():
-    """A freed segment extends beyond 2,000 others, none of which contains the addresses."""
     count = 2000
     address = np.arange(count, dtype=np.int64) * 10
     size, start, end = np.full(count, 5), np.full(count, 1), np.full(count, 9)

@@ -40,7 +40,6 @@ def test_is_user_file(file, is_user):
 
 
 def test_time_for_a_long_file_name():
-    """The time is proportional to the length: 40 seconds otherwise."""
     file, begin = "/torch_geometric.a" + "_propagate_" * 30_000, time.process_time()
     assert is_user_file(file)
     assert time.process_time() - begin < 10

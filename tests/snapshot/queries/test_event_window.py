@@ -104,7 +104,6 @@ def test_invalid_windows_and_names(two_runs):
 
 
 def test_growth_of_long_nested_regions():
-    """Each region contains all events, so that their number must not be multiplied by the number of regions."""
     count = 30_000
     events = [event("alloc", 512 * number, 512, number + 5) for number in range(count)]
     events += [event("free_completed", 512 * (count - 1), 512, count + 5)]

@@ -97,7 +97,6 @@ def test_ooms_are_limited_to_the_last_hundred():
 
 
 def test_many_private_pools_and_devices():
-    """An analysis considers only the pools of its device."""
     oom = {"action": "oom", "addr": 0, "size": 1 << 30, "stream": 0, "time_us": 2}
     pools = [{"device": 0, "address": n << 12, "total_size": 512, "segment_pool_id": (n, n)} for n in range(20_000)]
     snapshot = Snapshot.load({"segments": pools, "device_traces": [[dict(oom) for _ in range(30)] for _ in range(60)]})
@@ -107,7 +106,6 @@ def test_many_private_pools_and_devices():
 
 
 def test_request_is_not_served_from_private_pools():
-    """A free block of 100 MiB in a private pool does not serve a request of the default pool."""
     private_segment = {
         **segment(400 * MIB, 100 * MIB, [block(400 * MIB, 100 * MIB, 0, "inactive")]),
         "segment_pool_id": (0, 1),
@@ -120,7 +118,6 @@ def test_request_is_not_served_from_private_pools():
 
 @pytest.mark.parametrize(("need", "used"), [(30, None), (40, None), (81, 100)])
 def test_request_that_max_split_size_excludes_from_a_block(need, used):
-    """A block of at least ``max_split_size`` is used only for requests of that size that leave less than 20 MiB."""
     free_segment = segment(400 * MIB, 100 * MIB, [block(400 * MIB, 100 * MIB, 0, "inactive")])
     settings = {"max_split_size": 40 * MIB}
     loaded = Snapshot.load({"segments": [free_segment], "device_traces": [[]], "allocator_settings": settings})

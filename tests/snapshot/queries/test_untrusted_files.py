@@ -20,7 +20,6 @@ BITS = 15
 
 
 def seconds(function):
-    """Return the processor time of a call, the smaller one of two calls."""
     times = []
     for _ in range(2):
         start = time.process_time()

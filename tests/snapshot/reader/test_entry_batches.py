@@ -62,7 +62,6 @@ def messages(raw):
 
 
 def rows(snapshot, device):
-    """Return all values of all events, as stored in the file."""
     return trace_rows(snapshot, snapshot.timelines[device].trace)
 
 
@@ -216,7 +215,6 @@ def test_chunks_without_threads(monkeypatch):
 
 
 def copied(value):
-    """Return an equal value that is a different object."""
     return "".join(list(value)) if type(value) is str else type(value)(list(value)) if type(value) is list else value
 
 

@@ -15,8 +15,6 @@ GENERATED = "fx_generated__abc.py"
 
 
 class Probe:
-    """An input of a graph that records the stack of an addition."""
-
     def __add__(self, other):
         stack = reversed(traceback.extract_stack()[:-1])
         self.frames = [{"filename": frame.filename, "line": frame.lineno, "name": frame.name} for frame in stack]

@@ -88,7 +88,6 @@ def test_values_in_readings_and_curves_that_json_cannot_express(value):
 
 
 def test_device_names_of_readings():
-    """A few bytes name one dict of counters for a further device, so that the number of devices must be limited."""
     valid = [*(f"cuda:{number}" for number in range(128)), *map(str, range(128))]
     invalid = ["00", "cuda:007", "\u0663", "cuda:\U0001d7d8", "128", "cuda:999", "1_0", "+1", " 1", "cuda:", ""]
     counters = {"used": 1}
@@ -267,7 +266,6 @@ def test_repetitions_are_limited():
 
 
 def test_memory_for_small_items():
-    """The limits are bytes in addition to the list itself, for items that need 8 to 20 bytes of a file."""
     count = 4000
     frames = [frame(n) for n in range(200)]
     annotations = [{"name": "a", "stage": "START"} for _ in range(count)]

@@ -232,7 +232,6 @@ INVALID_VALUES = [
 
 
 def load(source, use=lambda snapshot: None):
-    """Return the message of the error, or an empty string if there is none."""
     try:
         snapshot = Snapshot.load(source)
     except SnapshotError as error:
@@ -249,7 +248,6 @@ queried = set()
 
 
 def query_everything(snapshot):
-    """Run all queries, unless they were run for the same content: many changes of a file have no effect."""
     content = pickle.dumps(snapshot)
     if content in queried:
         return
@@ -389,7 +387,6 @@ def test_maximum_depth_of_stacks():
 
 
 def refused(source, limit):
-    """Return the message of the error, which must be raised before ``limit`` MiB is used."""
     tracemalloc.start()
     try:
         with pytest.raises(SnapshotError) as exc_info:
@@ -474,7 +471,6 @@ def test_pool_ids_with_the_same_hash():
 
 
 def test_frames_without_names_whose_hashes_are_predictable():
-    """Hashes of empty strings are 0, so that a file could choose lines that make each access to a dict slow."""
     lines, slow = malicious_files.slow_lines(15)
     lines += [slow] * 30_000
     frames = [{"filename": "", "line": line, "name": ""} for line in lines]
@@ -486,7 +482,6 @@ def test_frames_without_names_whose_hashes_are_predictable():
 
 
 def test_predictable_positions_of_entries():
-    """Bytes can contain entries at positions that make each access to a dict by position slow."""
     data = malicious_files.entries_at_slow_positions(16, 2_400_000, 180_000)
     start = time.process_time()
     Snapshot.load(data)
@@ -504,7 +499,6 @@ def test_predictable_indices_of_generated_code():
 
 
 def test_memory_for_overlapping_entries():
-    """Bytes can contain entries that overlap and whose strings therefore need more memory than the file."""
     data = malicious_files.overlapping_inline_strings(1_000_000)
     tracemalloc.start()
     try:
@@ -526,7 +520,6 @@ def test_memory_for_segments_of_pinned_memory():
 
 
 def test_bytes_that_resemble_many_events():
-    """Only the keys of entries like those of PyTorch are searched in the rest of the file."""
     data = malicious_files.overlapping_entries(500_000)
     start = time.process_time()
     assert len(Snapshot.load(data).timelines[0].trace) == 8
@@ -534,7 +527,6 @@ def test_bytes_that_resemble_many_events():
 
 
 def test_device_indices_are_limited():
-    """Otherwise, a file could choose indices that make each access to a dict slow."""
     for index, accepted in ((127, True), (128, False)):
         raw = {"device_traces": [[]], "ipygpumem": {"devices": [{"index": index, "total": 1}]}}
         if accepted:

@@ -26,7 +26,6 @@ class Segment:
     blocks: list
 
     def merged(self):
-        """Merge adjacent blocks that are both free, and both mapped or both unmapped."""
         result = []
         for block in self.blocks:
             last = result[-1] if result else None
@@ -38,8 +37,6 @@ class Segment:
 
 
 class Reference:
-    """Searches all blocks for each request. Sizes are already rounded."""
-
     def __init__(self, choose_address, *, expandable, max_split, large_segment, limit, total):
         self.choose_address = choose_address
         self.expandable = expandable

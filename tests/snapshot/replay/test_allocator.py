@@ -118,7 +118,6 @@ def test_max_split_size_frees_only_oversize_blocks_first():
 
 @pytest.mark.parametrize("size", [70 * MIB, 120 * MIB])
 def test_max_split_size_frees_only_entire_segments(size):
-    """A large segment from before the recording may have been split."""
     allocator = make("max_split_size_mb:64", limit=260 * MIB)
     allocator.add_segment(1 << 39, 200 * MIB)
     allocator.free(pool(size), 1 << 39, 100 * MIB)

@@ -16,7 +16,6 @@ _LIMIT = 160 * MIB
 
 
 def _failing(seed, *, by_fraction):
-    """Return a program whose last request failed, its size, and a snapshot."""
     numbers, program = random.Random(seed), Program()
     program.allocator.limit, program.allocator._by_fraction = _LIMIT, by_fraction
     live = []
@@ -34,7 +33,6 @@ def _failing(seed, *, by_fraction):
 
 
 def _snapshot(program, size, *, by_fraction=False):
-    """Return a snapshot that ends with a failed request."""
     limit = program.allocator.limit
     free = (1 << 36) if by_fraction else limit - program.allocator.reserved
     event = {"action": "oom", "size": size, "stream": 0, "time_us": len(program.trace), "device_free": free}
@@ -74,7 +72,6 @@ def test_smallest_set_in_expandable_segments(by_fraction):
 
 @pytest.mark.parametrize("limit", ["_MAX_PAGES", "_MAX_ENTRIES", "STEPS_PER_SECOND"])
 def test_long_searches_are_left_out(monkeypatch, limit):
-    """Then, only blocks in adjacent memory are considered."""
     _, _, snapshot = _failing(3, by_fraction=False)
     assert not compare_settings(snapshot, settings=["max_split_size_mb:512"]).blockers.smallest.contiguous
     monkeypatch.setattr(unmapped_pages, limit, 1)

@@ -31,7 +31,6 @@ class Program:
         self.reuses_addresses = reuses_addresses
 
     def _reserve(self, size):
-        """Return the lowest address whose range is not reserved or, if addresses are not reused, never was."""
         bases = ((1 << 40) + number * 2 * TOTAL for number in range(100))
         used = self.allocator.ranges if self.reuses_addresses else self.reserved
         base = next(base for base in bases if base not in used)
@@ -107,7 +106,6 @@ def run(program, steps=30, seed=0):
 
 
 def test_pool_that_exists_until_the_end():
-    """Its segments are in the file, but none of its blocks, and memory of the default pool was unmapped."""
     program = Program()
     run(program)
     program.empty_cache()
@@ -119,7 +117,6 @@ def test_pool_that_exists_until_the_end():
 
 
 def test_addresses_that_another_pool_uses_later():
-    """After all memory of a segment was unmapped, its addresses are those of the next segment."""
     program = Program()
     first = program.allocate(0, 30 * MIB)
     program.free(first)
@@ -145,7 +142,6 @@ def test_addresses_that_are_not_reused():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_deleted_pools(seed):
-    """The file does not contain them, and their segments had the same addresses."""
     program = Program()
     program.allocate(0, 3 * MIB)
     program.allocate(0, MIB)
@@ -161,7 +157,6 @@ def test_deleted_pools(seed):
 
 
 def test_deleted_pool_that_is_older_than_the_recording():
-    """Its segments before the first event belong to the same pool as its blocks."""
     program = Program()
     program.allocate(0, 30 * MIB)
     program.allocate(0, 1024)
@@ -178,7 +173,6 @@ def test_deleted_pool_that_is_older_than_the_recording():
 
 
 def test_segment_of_another_stream_that_does_not_change_while_recording():
-    """No event contains its stream, unlike the segments before the first event."""
     program = Program(reuses_addresses=False)
     program.allocator.pools[2:] = [BlockPool(0, 7, small, private=False) for small in (False, True)]
     program.allocate(0, 30 * MIB)
@@ -198,7 +192,6 @@ def test_segment_of_another_stream_that_does_not_change_while_recording():
 
 @pytest.mark.parametrize("pool", [0, 1])
 def test_cached_segments_that_serve_no_request_while_recording(pool):
-    """The units in which their memory is mapped show that they are of the small or large pool."""
     program = Program()
     for size in (30 * MIB, 1024):
         program.allocate(1 - pool, size)

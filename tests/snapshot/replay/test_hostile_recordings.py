@@ -81,7 +81,6 @@ def _seconds(function, *arguments):
 
 
 def test_lines_of_one_segment(monkeypatch):
-    """The time is proportional to the number of lines, not to its square."""
     find_lines, arguments = segment_blockers._lines, []
     monkeypatch.setattr(segment_blockers, "_lines", lambda *values: arguments.append(values) or find_lines(*values))
     for count in (2000, 8000):
@@ -92,7 +91,6 @@ def test_lines_of_one_segment(monkeypatch):
 
 
 def test_releases_of_many_streams(monkeypatch):
-    """The number of steps per release does not depend on the number of pools."""
     accesses = 0
 
     class CountedPool(BlockPool):
@@ -123,7 +121,6 @@ def test_releases_of_many_streams(monkeypatch):
 
 
 def test_many_releases_before_one_request(monkeypatch):
-    """The new memory for a request is determined once, not for each of the segments freed before the request."""
     calls = []
     segment_size = AllocatorSettings.segment_size
     monkeypatch.setattr(
@@ -165,7 +162,6 @@ def test_sizes_of_blocks_are_computed_once(monkeypatch):
 
 
 def test_sizes_of_blocks_with_many_addresses_in_their_range(monkeypatch):
-    """The number of addresses that are considered is limited in proportion to the number of allocations."""
     count = 600
     addresses = [512 * ((number * 7) % count) for number in range(count)]
     pairs = [
@@ -267,7 +263,6 @@ def test_results_are_written_as_json(name):
 
 
 def test_adjacent_expandable_segments_of_two_pools():
-    """The recorded ranges are united, so that the state is not consistent."""
     size, kib, mapped = GIB, 1024, 2122 * MIB
     small = (0, "small", True, [(1536, 1025), (2 * MIB - 1536, 0)])
     large = [(address, "large", True, [(size, size), (16 * MIB, 0)]) for address in (2 * MIB, mapped)]

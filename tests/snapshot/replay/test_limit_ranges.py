@@ -66,7 +66,6 @@ def test_smallest_limit(fraction):
 
 
 def test_all_limits_of_a_range_are_tested(monkeypatch):
-    """The ends of the range are not enough, but a limit between them is."""
     tested = _requests(monkeypatch)
     result = replay(files.snapshot("variable_lengths_oom"), 0, _ROUNDED, by_fraction=True)
     bounds = 3120 * MIB, 3350 * MIB - 1
@@ -108,7 +107,6 @@ def test_range_that_requires_many_replays(monkeypatch):
 
 
 def test_limits_that_the_recording_excludes():
-    """At the recorded addresses, the request fails with 1,740 MiB, which other addresses make sufficient."""
     recording = cached_verification(files.snapshot("oom_fragmented"), 0).recording
     assert largest_insufficient_limit(recording, (1716 * MIB, 1900 * MIB)) == 1742 * MIB - 1
     assert largest_insufficient_limit(recording, (1750 * MIB, 1900 * MIB)) == 1900 * MIB, "contradiction"

@@ -62,7 +62,6 @@ def after_free_segments():
 
 
 def test_segments_without_blocks_in_use():
-    """With other settings, the segments would have been others: the whole program reserves 500 MiB, not 620 MiB."""
     loaded = after_free_segments()
     assert older_memory(cached_verification(loaded, 0).recording) == 500 * MIB
     result = loaded.replay(EXPANDABLE)
@@ -79,7 +78,6 @@ def test_segments_without_blocks_in_use():
 
 
 def test_failure_of_other_settings_is_uncertain():
-    """Only a limit below the total size of the blocks in use is certainly too low, also with the recorded settings."""
     result = files.snapshot("resnet50").replay(EXPANDABLE)
     for limit, outcome in ((980, None), (970, False)):
         again = run(cached_verification(files.snapshot("resnet50"), 0).recording, result.settings, limit=limit * MIB)
@@ -133,7 +131,6 @@ def after_limit_of_program():
 
 
 def test_expandable_segments_exceed_a_limit_of_the_program():
-    """PyTorch compares 20 + 12 MiB with the limit, and then maps 40 MiB, in units of 20 MiB."""
     comparison = compare_settings(after_limit_of_program(), settings=[EXPANDABLE])
     assert (comparison.recorded.fits, comparison.limit) == (False, (34 * MIB, 34 * MIB))
     (alternative,) = comparison.alternatives
@@ -169,7 +166,6 @@ def test_bounds_of_allocated_memory():
 
 
 def test_cost_of_fragmentation_is_a_lower_bound():
-    """Reserved memory reaches 100 MiB, and blocks of 76 to 78 MiB are in use."""
     text = with_uncertain_blocks().summary()
     assert "peak reserved memory exceeds peak allocated memory by at least 22.0 MiB (22%)" in text
 

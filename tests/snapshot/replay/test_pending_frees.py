@@ -17,7 +17,6 @@ def waiting_for_another_stream():
 
 
 def test_smallest_capacity():
-    """Within 340 MiB, the request of 300 MiB waits for the other stream, after which the first segment is freed."""
     loaded = waiting_for_another_stream()
     result = loaded.replay()
     assert (result.grade, result.reserved_peak, result.retries) == ("exact", 610 * MIB, 0)
@@ -31,7 +30,6 @@ def test_smallest_capacity():
 
 @pytest.mark.parametrize("limit", [340, 400])
 def test_state_after_a_retry(limit):
-    """A free that was completed early is not repeated, and its memory is not counted as in use."""
     result = waiting_for_another_stream().replay("", limit * MIB)
     assert (result.failure, result.retries) == (None, 1)
     for event in range(11):

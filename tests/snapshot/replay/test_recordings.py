@@ -51,7 +51,6 @@ def test_recording_is_reproduced(snapshot):
     "name", ["collection", "cuda_graphs", "cuda_graphs_expandable", "max_split", "two_streams_expandable"]
 )
 def test_recording_with_settings_streams_and_graphs_is_reproduced(name):
-    """Recorded on an H200, without most stacks. In the first and the fourth, cached segments were freed in between."""
     snapshot = files.snapshot(name)
     replay = snapshot.replay()
     assert (replay.grade, replay.reason) == ("exact", "")
@@ -64,7 +63,6 @@ def test_recording_with_settings_streams_and_graphs_is_reproduced(name):
 
 @pytest.mark.parametrize("name", files.NAMES)
 def test_end_is_reproduced_from_any_start(name):
-    """A ring buffer drops the first events, after which the blocks before the recording must be inferred."""
     recording = files.raw(name)
     device = max(range(len(recording["device_traces"])), key=lambda index: len(recording["device_traces"][index]))
     trace = recording["device_traces"][device]
@@ -114,7 +112,6 @@ def test_smallest_capacity():
     ],
 )
 def test_smallest_capacity_is_confirmed(name, settings):
-    """Larger limits can fail, above all with garbage collection, which frees segments at a share of the limit."""
     replay = files.snapshot(name).replay(settings, "300 GiB")
     smallest = replay.smallest_capacity
     assert replay.fits(smallest) is not False
@@ -199,7 +196,6 @@ def _failed_recording(sizes, request, free, **settings):
 
 
 def test_failed_request_is_known_only_rounded():
-    """It fits with the default settings if less than the recorded size was requested."""
     variable = {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:2"}
     snapshot = _failed_recording([256 * MIB] * 2, 768 * MIB, 560 * MIB, **variable)
     compared = compare_settings(snapshot, settings=["", "roundup_power2_divisions:4"])
@@ -214,7 +210,6 @@ def test_failed_request_is_known_only_rounded():
 
 
 def test_setting_that_caused_the_failure():
-    """It affects only the request that failed."""
     variable = {"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:64"}
     snapshot = _failed_recording([100 * MIB] * 4, 5 * MIB, 40 * MIB, **variable)
     assert compare_settings(snapshot, settings=["", "large_segment_size_mb:32"]).recommended.settings == ""
@@ -223,7 +218,6 @@ def test_setting_that_caused_the_failure():
 
 
 def test_older_blocks_that_are_never_split():
-    """With ``max_split_size``, a large block occupies its whole segment."""
     trace = [{"action": action, "addr": 1 << 30, "size": 84 * MIB} for action in ("free_requested", "free_completed")]
     trace.append({"action": "alloc", "addr": 1 << 30, "size": 90 * MIB})
     block = {"address": 1 << 30, "size": 94 * MIB, "requested_size": 90 * MIB, "state": "active_allocated"}
@@ -235,7 +229,6 @@ def test_older_blocks_that_are_never_split():
 
 
 def test_requests_that_failed_are_rounded():
-    """A recording contains the size that was rounded with the recorded settings."""
     snapshot = files.snapshot("variable_lengths_oom")
     replay = snapshot.replay("roundup_power2_divisions:4")
     (event,) = replay.served
@@ -244,7 +237,6 @@ def test_requests_that_failed_are_rounded():
 
 
 def test_failure_that_the_program_handled():
-    """Only the last failed request must be served."""
     recording = files.raw("oom_fragmented")
     trace = max(recording["device_traces"], key=len)
     number = next(number for number, event in enumerate(trace) if event["action"] == "oom")
@@ -279,7 +271,6 @@ def test_state_contains_the_pools_of_segments(name):
 
 
 def test_state_at_events_of_segments():
-    """Segments that are freed together are freed one after another, and a new segment precedes its block."""
     for name in ("resnet_steps", "two_streams_expandable", "cuda_graphs_expandable"):
         snapshot = files.snapshot(name)
         replay, recorded = snapshot.replay(), snapshot.reserved().bytes
@@ -301,7 +292,6 @@ def test_capacity_as_text():
 
 
 def test_recording_fits_into_its_own_peak():
-    """The addresses of its segments, which other replays do not know, made this sufficient."""
     generator, program, live = random.Random(44), [], []
     for number in range(120):
         if live and generator.random() < 0.45:
@@ -328,7 +318,6 @@ def test_limits_that_fit_are_not_below_the_smallest_capacity():
 
 
 def test_recording_without_failures_in_which_memory_ran_short():
-    """The limit was too low for each segment before which cached segments were freed."""
     compared = compare_settings(files.snapshot("max_split"), settings=["", "expandable_segments:True"])
     assert compared.limit == (1146 * MIB, 1154 * MIB - 1)
     assert compared.recorded.fits
@@ -371,7 +360,6 @@ def test_state_contains_the_blocks_inside_segments(snapshot):
 
 
 def test_memory_of_replays():
-    """Replays allocate at most as much memory as the columns of the snapshot."""
     recording = files.raw("gpt_cpp")
     (device, trace), *_ = sorted(enumerate(recording["device_traces"]), key=lambda item: -len(item[1]))
     duration = trace[-1]["time_us"] - trace[0]["time_us"] + 1  # it begins and ends between steps
@@ -442,7 +430,6 @@ def test_recording_that_cannot_be_replayed(change, message):
 
 
 def test_recorded_garbage_collection_needs_no_capacity():
-    """Without a limit set by the program, the setting had no effect."""
     file = files.raw("gpt_cpp")
     file["allocator_settings"]["garbage_collection_threshold"] = 0.8
     assert Snapshot.load(file).replay().grade == "exact"
@@ -519,7 +506,6 @@ def test_sizes_of_blocks_that_contradict_addresses():
 
 @pytest.mark.parametrize(("stream", "private"), [(0, False), (5, False), (0, True), (5, True)])
 def test_pool_of_a_request_that_failed(stream, private):
-    """Free memory of other pools and streams cannot serve it."""
     file = files.raw("oom_fragmented")
     (event,) = (event for event in file["device_traces"][0] if event["action"] == "oom")
     event |= {"stream": stream, "size": 6 * MIB, "pool_id": (0, 7) if private else (0, 0)}
@@ -532,7 +518,6 @@ def test_pool_of_a_request_that_failed(stream, private):
 
 
 def test_advice_requires_the_pool_of_the_request():
-    """Before torch 2.12, a request that failed may have been made in a private pool."""
     file = files.raw("oom_fragmented")
     found = compare_settings(Snapshot.load(file), settings=[""]).blockers
     assert found.smallest is not None and found.changes
@@ -591,7 +576,6 @@ def test_empty_cache_before_a_request(line, limit, retry, same_line):
 
 
 def test_unused_segments_of_private_pools():
-    """PyTorch does not free them as long as the pool exists."""
     file = files.raw("oom_fragmented")
     segment = next(item for item in file["segments"] if item["device"] == 0)
     segment = {**segment, "address": 1 << 30, "total_size": 2 * MIB, "blocks": [{"size": 2 * MIB, "state": "inactive"}]}
@@ -602,7 +586,6 @@ def test_unused_segments_of_private_pools():
 
 
 def test_empty_cache_without_stacks():
-    """PyTorch then writes empty stacks. The limit is at least the reserved memory later in the recording."""
     base = {"stream": 0, "frames": [], "time_us": 0}
 
     def events(address, size):
@@ -628,7 +611,6 @@ def test_empty_cache_without_stacks():
 
 
 def test_many_releases_streams_and_failed_requests():
-    """The work on a hostile file is proportional to its size: replays are omitted."""
     base = {"addr": 1 << 40, "size": 2 * MIB, "stream": 0, "frames": []}
     release = [{**base, "action": "segment_free"}, {**base, "action": "segment_alloc"}]
     events = [{**base, "action": "segment_alloc"}]
@@ -650,7 +632,6 @@ def test_many_releases_streams_and_failed_requests():
 
 
 def test_expandable_segments_from_before_the_recording():
-    """If the option is disabled, their free memory serves no requests."""
     recording = files.raw("two_streams_expandable")
     recording["device_traces"][0] = recording["device_traces"][0][3000:]
     replayed = Snapshot.load(recording).replay("")._run
@@ -660,7 +641,6 @@ def test_expandable_segments_from_before_the_recording():
 
 
 def test_impossible_addresses():
-    """Keys of the simulated free blocks have a fixed width."""
     address = (1 << 63) - 1
     event = {"action": "alloc", "addr": address, "size": 1 << 48, "stream": 0, "time_us": 0, "frames": []}
     blocks = [{"size": 0, "state": "inactive"}, {"size": 1, "state": "active_pending_free"}]
@@ -673,8 +653,6 @@ def test_impossible_addresses():
 
 
 def test_older_block_whose_end_is_unknown():
-    """A remainder of up to 1 MiB may belong to the block. Its size is known if memory was allocated after it."""
-
     def at(action, address, size):
         return {"action": action, "addr": (1 << 40) + address, "size": size, "stream": 0, "time_us": 0, "frames": []}
 
@@ -718,7 +696,6 @@ def test_failed_request_of_more_memory_than_any_machine_has(settings):
 
 
 def test_limit_of_the_program():
-    """The recording bounds the limit only by failed requests, but our recorder stores it."""
     recording = files.raw("oom_fragmented")
     recording["ipygpumem"] = {"devices": [{"index": 0, "limit": 1738 * MIB}]}
     compared = compare_settings(Snapshot.load(recording), settings=["max_split_size_mb:32"])
@@ -762,7 +739,6 @@ def test_long_recordings_are_replayed_only_a_few_times_per_setting(monkeypatch):
 
 
 def test_blockers_of_an_out_of_memory_error():
-    """The values were computed by an independent implementation."""
     found = compare_settings(files.snapshot("oom_fragmented"), settings=["expandable_segments:True"]).blockers
     assert (found.partly_used + found.other_size, found.empty) == (int(102.54296875 * MIB), 0)
     assert found.largest == 7 * MIB < found.size == 32 * MIB
@@ -776,7 +752,6 @@ def test_blockers_of_an_out_of_memory_error():
 
 
 def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
-    """Three blocks of 11, 1.5 and 20 MiB are in one segment; the free memory around the second one is enough."""
     trace, blocks, address = [], [], 1 << 40
     sizes = [8 * MIB, 3 * MIB // 2, 8 * MIB]
 
@@ -844,7 +819,6 @@ def _record(program, frames, addresses=None):
 
 
 def test_padding_is_confirmed():
-    """A model was trained on sequences of random length with little memory, until an allocation failed."""
     found = compare_settings(files.snapshot("variable_lengths_oom"), settings=["expandable_segments:True"]).blockers
     padding = found.changes[-1]
     assert (padding.count, padding.padding) == (1806, 10030336)
@@ -852,7 +826,6 @@ def test_padding_is_confirmed():
 
 
 def test_padding_of_requests_that_failed():
-    """The request that failed is padded like the others, unless its size occurs in all steps."""
     snapshot = files.snapshot("variable_lengths_oom")
     recording = copy.copy(cached_verification(snapshot, 0).recording)
     event = recording.last_failed
@@ -867,7 +840,6 @@ def test_padding_of_requests_that_failed():
 
 
 def test_changes_of_the_program_are_confirmed():
-    """Blocks that are kept from each step prevent the segments of temporary blocks from being freed."""
     program = []
     for step, size in enumerate([34, 38, 36, 39, 38, 30, 38, 29, 36, 33, 37, 32]):
         program += [("temporary", size * MIB), ("free", len(program)), ("kept", 10 * MIB)][: 3 if step < 8 else 2]
@@ -891,7 +863,6 @@ def test_changes_of_the_program_are_confirmed():
 
 
 def test_blockers_at_the_peak_of_reserved_memory():
-    """Without a failed request, they refer to the last large segment that was allocated before the peak."""
     setting = ["max_split_size_mb:64"]
     names = ("two_streams_expandable", "cnn_steps", "resnet50")
     found, padded, nothing = (compare_settings(files.snapshot(name), settings=setting).blockers for name in names)

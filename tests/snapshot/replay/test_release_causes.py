@@ -43,7 +43,6 @@ def test_no_limit_follows_from_segments_that_the_program_may_have_freed(settings
     [(0, True, 40, (180, 330)), (0, True, 80, None), (0, False, 40, None), (7, False, 40, (160, 310))],
 )
 def test_limit_that_the_freed_segments_show(line, kept, smallest, limit):
-    """`torch.cuda.empty_cache` would have freed each cached segment; with ``max_split_size``, a request need not."""
     segments = {(250, 20): {20: None}, (300, 150): {150: 1}} if kept else {(300, 150): {150: 1}}
     loaded = load(_released(line, kept=kept), segments, settings={"max_split_size": smallest * MIB})
     assert (loaded.replay().grade == "exact") == (smallest == 40), "a smaller segment was freed"
@@ -59,7 +58,6 @@ def test_limits_are_not_excluded_by_replays_that_omit_freed_segments():
 
 @pytest.mark.parametrize("last", ["alloc", "oom"])
 def test_retry_after_the_release_of_large_segments(last):
-    """The retry completes a cross-stream free, whose events are between those of the freed segments."""
     events = [*allocated(0, 50, 1), *freed(0, 50, 2), *allocated(100, 20, 3), ("free_requested", 100, 20, 4)]
     events += [("segment_free", 0, 50, 5), ("free_completed", 100, 20, 5), ("segment_free", 100, 20, 5)]
     events += allocated(200, 64, 5) if last == "alloc" else [("oom", 0, 64, 5)]

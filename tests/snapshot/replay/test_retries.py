@@ -76,7 +76,6 @@ SETTINGS = ["", "max_split_size_mb:24", "garbage_collection_threshold:0.6", "gar
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_retries(settings):
-    """They are counted, or unknown if garbage collection may have freed all cached segments."""
     counts = []
     for seed in range(10):
         recording, retries = record(settings, 240 * MIB, seed)
@@ -91,7 +90,6 @@ def test_retries(settings):
 
 
 def test_retries_without_stacks():
-    """They cannot be distinguished from calls to ``empty_cache``."""
     recording, retries = record("", 240 * MIB, 1, stacks=False)
     replay = Snapshot.load(recording).replay()
     assert retries > 0
@@ -126,7 +124,6 @@ def load(events, blocks, *, limit=None, settings=None):
 
 
 def replay(*arguments, other=(), **options):
-    """Return the replay, with settings and capacity ``other``, of a recording, as in `load`."""
     return load(*arguments, **options).replay(*other)
 
 
@@ -139,7 +136,6 @@ def freed(start, size, line, *pool):
 
 
 def test_failed_request_after_empty_cache():
-    """The request is tried again, although there is nothing left to free."""
     events = [*allocated(0, 40, 1), *allocated(100, 80, 2), *freed(100, 80, 3), ("segment_free", 100, 80, 4)]
     result = replay([*events, ("oom", 0, 100, 5)], {(0, 40): {40: 1}})
     assert (result.grade, result.retries, result.retries_reason) == ("exact", 1, "")
@@ -147,7 +143,6 @@ def test_failed_request_after_empty_cache():
 
 @pytest.mark.parametrize(("line", "grade"), [(7, "exact"), (6, "approximate")])
 def test_free_that_is_completed_while_a_request_is_tried_again(line, grade):
-    """PyTorch does not search the free blocks again. If the free was completed earlier, the request succeeds."""
     events = [*allocated(0, 400, 1), *freed(0, 400, 2), *allocated(1000, 500, 3), ("alloc", 0, 300, 4)]
     events += [("alloc", 300, 80, 5), ("free_requested", 0, 300, 6), ("free_completed", 0, 300, line)]
     events.append(("oom", 0, 250, 7))
@@ -163,7 +158,6 @@ def test_free_that_is_completed_while_a_request_is_tried_again(line, grade):
 
 
 def test_retry_that_frees_segments_of_the_small_pool():
-    """Garbage collection frees only segments of the large pool."""
     events = [("segment_alloc", 0, 2, 1), ("alloc", 0, 1, 1), *freed(0, 1, 2), *allocated(100, 100, 3)]
     events += [("segment_free", 0, 2, 4), *allocated(300, 28, 4)]
     collection = {"garbage_collection_threshold": 0.7}
@@ -183,7 +177,6 @@ def test_retries_without_stacks_below_a_known_limit(limit, retries):
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_retries_with_private_pools(failed):
-    """A segment of a private pool was freed for its size, or PyTorch did not try a request again."""
     split = {} if failed else {"max_split_size": 24 * MIB}
     events = [*allocated(0, 30, 1, 7), *freed(0, 30, 2, 7)]
     if failed:

@@ -112,7 +112,6 @@ def test_invalid_settings(text, message):
 
 
 def test_pytorch_rejects_the_same_settings():
-    """PyTorch's parser for the settings of all accelerators needs no GPU; other processes keep their settings."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     if tuple(map(int, importlib.metadata.version("torch").split(".")[:2])) < (2, 12):

@@ -92,7 +92,6 @@ def _cost(snapshot, settings="", **options):
 
 
 def test_small_free_blocks_are_not_examined_when_requests_fail():
-    """Only blocks that are as large as a segment can be freed."""
     cost = [_cost(_with_failed_requests(count, 200, 512), limit=TIB) for count in (100, 200)]
     single = [_cost(_with_failed_requests(count, 1, 512), limit=TIB) for count in (100, 200)]
     assert cost[1] - single[1] == pytest.approx(cost[0] - single[0], rel=0.05)
@@ -107,7 +106,6 @@ def test_small_free_blocks_are_not_examined_when_requests_fail():
     ],
 )
 def test_searches_of_many_blocks_are_counted(record, settings, options):
-    """The work is proportional to the number of requests and to that of blocks."""
     cost = [_cost(record(count), settings, **options) for count in (200, 400)]
     assert cost[1] / cost[0] == pytest.approx(4, rel=0.2)
 
@@ -178,7 +176,6 @@ def test_nested_limits():
 
 
 def test_work_that_takes_longer_than_its_count(monkeypatch):
-    """A file can contain addresses with which each access to a dict takes long."""
     seconds = iter([0, 10, 15.9, 16.1])
     monkeypatch.setattr(work_limit.time, "thread_time", lambda: next(seconds))
     limit = WorkLimit()

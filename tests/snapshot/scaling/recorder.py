@@ -19,7 +19,6 @@ def line(number):
 
 
 def ranges(segment):
-    """Return the first and the last address of each mapped part of a segment."""
     result = []
     for part in segment.blocks:
         if part.mapped and result and result[-1][1] == part.address:
@@ -70,7 +69,6 @@ class Recorder:
         self.measure()
 
     def mapped(self):
-        """Return the addresses of the pages that are mapped in expandable segments."""
         segments = [segment for segment in self.model.segments if segment.expandable]
         return {page for item in segments for first, end in ranges(item) for page in range(first, end, PAGE)}
 
@@ -107,7 +105,6 @@ class Recorder:
         return self
 
     def steps(self):
-        """Return the size and the recording of each step."""
         segments = []
         parts = [(item, *mapped) for item in self.model.segments for mapped in ranges(item)]
         for item, first, end in parts:

@@ -90,7 +90,6 @@ def test_reserved_memory_depends_on_addresses():
 
 
 def test_other_sizes_of_a_long_recording():
-    """At 1,024 tokens and more, the backward pass makes further allocations, which do not exist at the peak."""
     recorded = steps("gpt_100k")
     snapshot = recorded[256][0].snapshot
     replay = snapshot.replay()
@@ -154,7 +153,6 @@ def test_activation_checkpointing(scaled, blocks, expected):
 
 
 def test_order_of_changes(scaled):
-    """Changes are ordered by the bytes that they save at the peak per cost, and end when the peak is elsewhere."""
     edits = [StepEdit(scaled) for _ in range(12)]
     for block, edit in enumerate(edits):
         checkpoint_block(edit, block)

@@ -36,7 +36,6 @@ def test_limit(output, buffer, semaphores, limit):
 
 
 def test_runs_that_determine_the_growth():
-    """The largest run below the limit, because sizes are rounded up; without such a run, the smallest at the limit."""
     step = SimpleNamespace(sizes=np.asarray([4096, 132 * MIB, 32]), threads=H200)
     model = SizeModel.fit(((1, 2),), np.zeros((3, 2)))
     sizes = [(1,), (40,), (400,), (800,)]
@@ -51,7 +50,6 @@ def test_runs_that_determine_the_growth():
 
 
 def test_growth_above_the_limit():
-    """One thread reduces at most 256 values, 16 times as many as below the limit, of at most 2 GiB."""
     limits = np.asarray([132 * MIB, math.inf, math.inf])
     model = SizeModel(((1, 2),), np.asarray([[MIB, MIB], [MIB, MIB], [-KIB, 0]]), limits=limits)
     expected = {100: 100, 132: 132, 200: 132, 2112: 132, 3200: 200, 100_000: 256}

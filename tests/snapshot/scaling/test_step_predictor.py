@@ -68,7 +68,6 @@ def test_random_steps_are_predicted_exactly(items, target):
 
 
 def train(recorder, size):
-    """Run a forward pass, a backward pass and an optimizer, which needs most memory at small sizes."""
     activations = [recorder.alloc(size * MIB, line(10 + layer)) for layer in range(3)]
     gradients = []
     for address in reversed(activations):
@@ -175,7 +174,6 @@ def training(temporaries=2):
 
 
 def predicted_training():
-    """Predict the step from runs at small sizes, before which the state of the optimizer was allocated."""
     step, state = training()
     recorder = Recorder().run(weights, 1)
     state.extend(recorder.alloc((5 + layer) * MIB, OPTIMIZER) for layer in range(4) for _ in range(2))
@@ -195,7 +193,6 @@ def predicted_training():
 
 @pytest.mark.parametrize(("size", "runs"), [(3, 2), (5, 3), (33, 2)])
 def test_training_before_the_first_step(size, runs):
-    """The first run creates state of the optimizer in cached memory, which is then split, so that later runs differ."""
     actual = Recorder().run(weights, 1).run(training()[0], *[size] * 5)
     reserved = list(itertools.accumulate((reserved for _, _, reserved in actual.peaks[1:]), max))
     assert reserved[runs - 2] < reserved[runs - 1] == reserved[-1]
@@ -229,7 +226,6 @@ def searching():
 
 
 def test_releases_in_the_first_run_at_a_size():
-    """Later runs at the same size have other segments, because they do not release the cache."""
     step, recorder = searching(), Recorder().run(weights, 1)
     for size in (2, 2, 4, 2, 8):
         recorder.run(step, size)
@@ -251,8 +247,6 @@ def test_releases_in_the_first_run_at_a_size():
 
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_bounds_of_growth(power):
-    """Growth is unknown if only two sizes determine the prediction, unless an excluded size confirms it."""
-
     def step(recorder, size):
         other = [recorder.alloc(MIB, line(9))] if size == 2 else []
         tensors = [recorder.alloc(3 * size**power, line(10)), recorder.alloc(7 * MIB, line(11))]
@@ -301,7 +295,6 @@ def accumulating(generations):
 @pytest.mark.parametrize("expandable", [False, True])
 @pytest.mark.parametrize("generations", [1, 2])
 def test_gradients_to_which_later_runs_add(expandable, generations):
-    """The first run creates gradients in cached memory, which is then split, so that later runs differ."""
     step, gradients = accumulating(generations)
     recorder = Recorder(expandable=expandable).run(weights, 1).run(step, 2, 2, 4, 2, 8)
     recorder.empty_cache()
@@ -323,7 +316,6 @@ def test_gradients_to_which_later_runs_add(expandable, generations):
 
 
 def test_changed_training_before_the_first_step():
-    """The state is created at the same place in a changed step."""
     scaled, (step, _) = predicted_training(), training(temporaries=5)
     edit, requests = StepEdit(scaled), scaled.step_requests
     temporary = np.flatnonzero([phase == "optimizer" for phase in requests.step.phases])[[0, 0, 0]]
@@ -335,8 +327,6 @@ def test_changed_training_before_the_first_step():
 
 
 def test_growing_list():
-    """Tensors that no run frees are counted for one run, as in the first step."""
-
     def step(recorder, size):
         activation = recorder.alloc(30 * size * MIB, line(1))
         recorder.alloc(3 * size * MIB, line(2))
@@ -396,7 +386,6 @@ def test_two_axes():
 
 
 def test_memory_of_the_previous_run_is_freed():
-    """Gradients and outputs of the previous run are freed during the next one, at other addresses in each run."""
     kept = []
 
     def step(recorder, size):
@@ -431,8 +420,6 @@ def test_emptied_cache_is_part_of_the_step():
 
 
 def with_extra(extra):
-    """Return a step that makes further allocations depending on the size."""
-
     def step(recorder, size):
         addresses = [recorder.alloc(size * MIB, line(5)) for _ in range(4)]
         addresses += [recorder.alloc(nbytes, line(7)) for nbytes in extra(recorder, size)]
@@ -478,7 +465,6 @@ def test_reasons(extra, message):
 
 @pytest.mark.parametrize(("nbytes", "sizes", "count"), [(50_000, {4}, 1), (10_000, {4}, 0), (50_000, {2, 3, 4}, 0)])
 def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
-    """How it grows is unknown, which is noted unless its share of the peak is very small."""
     step = with_extra(lambda _, size: [nbytes] * (size in sizes))
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 2, 3, 4, 2).steps())
     assert (scaled.reasons, len(scaled.notes)) == ((), count)
@@ -487,7 +473,6 @@ def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
 
 
 def test_growth_faster_than_a_square_is_not_assumed():
-    """Four sizes that are close to each other can be on a polynomial by chance."""
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
     assert "mainly in user/train.py:7 forward: record larger sizes" in scaled.reasons[0]
@@ -499,8 +484,6 @@ def test_irregular_workspace_below_the_peak_is_no_reason():
 
 
 def test_allocations_that_differ_are_matched_by_their_growth():
-    """Some kernels need workspaces from a certain size on, and all of these allocations have the same call stack."""
-
     def step(recorder, size):
         kept = [recorder.alloc(size * 3 * MIB, line(layer)) for layer in range(6)]
         for layer in reversed(range(6)):
@@ -522,8 +505,6 @@ def test_allocations_that_differ_are_matched_by_their_growth():
 
 
 def test_buffers_of_reductions_are_not_matched_with_gradients():
-    """From a certain size on, reductions allocate a buffer, in whose lifetime a small workspace exists."""
-
     def step(recorder, size):
         kept = [recorder.alloc(size * 20 * MIB, line(layer)) for layer in range(6)]
         gradients = []
@@ -579,7 +560,6 @@ def test_workspaces_of_algorithms_that_depend_on_the_size(workspaces):
 
 
 def test_workspaces_are_linear_if_the_tensors_are():
-    """Workspaces of a convolution in a U-Net on an H200, through which a quadratic function passes at small sizes."""
     sizes = {2: 98.81, 4: 196.34, 8: 388.34, 65: 3124.34, 260: 12484.34}
     recorder = Recorder().run(with_workspace(sizes), *sizes)
     *small, (_, last) = recorder.steps()
@@ -589,7 +569,6 @@ def test_workspaces_are_linear_if_the_tensors_are():
 
 
 def test_irregular_workspaces():
-    """If the workspaces at the largest sizes disagree, the bounds of the peak are the reason to record larger sizes."""
     sizes = (2, 4, 8, 16)
     irregular = Recorder().run(with_workspace({2: 4, 4: 8, 8: 40, 16: 16}), *sizes).steps()
     (reason,) = RecordedStepPredictor.from_recordings(irregular).reasons
@@ -601,7 +580,6 @@ def test_irregular_workspaces():
 
 
 def test_state_in_another_snapshot():
-    """The state may contain blocks whose call stacks do not occur in the recording of the step."""
     first, second = Recorder().run(train, 2, 4), Recorder()
     for number in range(40):
         second.alloc(MIB, line(100 + number))

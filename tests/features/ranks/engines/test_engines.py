@@ -66,7 +66,6 @@ def run(shell, code):
 
 @pytest.mark.cluster
 def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
-    """All steps use one cluster, because starting one takes seconds."""
     monkeypatch.chdir(tmp_path)
     _, text = run(shell, "%gpumem engines rc")
     assert "4 engines monitored on 1 host" in text
@@ -140,10 +139,6 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
 
 def check_notes(shell, directory):
-    """The merged report contains the notes and the paths of the files that the engines wrote.
-
-    Only two engines import PyTorch, which takes seconds.
-    """
     path = f"{directory}/t_{{rank}}.json"
     result, text = run(
         shell,
@@ -161,12 +156,10 @@ def check_notes(shell, directory):
 
 
 def wait_code(path):
-    """Return code that waits until a file exists."""
     return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)"
 
 
 def check_late_report(shell, file):
-    """A submission that outlives its cell is reported when it has finished."""
     run(shell, f"%%px --noblock\n{wait_code(file)}\nw = os.urandom(8 << 20)")
     _, text = run(shell, "%gpumem engines")
     assert "still running on 4 engines (0, 1, 2, 3): import os, time" in text
@@ -178,7 +171,6 @@ def check_late_report(shell, file):
 
 
 def check_partial_report(shell, client, file):
-    """A partial report lists running engines, and the final report follows."""
     engines = active()
     wait = wait_code(file).replace("while", "while rank_and_world()[0] and")
     run(shell, f"%%px --noblock --targets 0:2\n{wait}\nt = os.urandom(8 << 20)")
@@ -196,7 +188,6 @@ def check_partial_report(shell, client, file):
 
 
 def check_reload(shell):
-    """Reloading the extension stops monitoring, with a message."""
     _, text = run(shell, "%reload_ext ipygpumem")
     assert "engines are no longer monitored" in text and active() is None
     run(shell, "%gpumem engines rc")
@@ -311,7 +302,6 @@ def test_without_ipyparallel(monkeypatch):
 
 
 def test_results_are_sent_as_json(shell):
-    """Engines send JSON because the versions of Python and of this package may differ."""
     from fakes.sessions import cell
     from ipygpumem.features.ranks.model import RankResult, rank_result_from
 
@@ -324,7 +314,6 @@ FAKES = Path(__file__).parents[3]
 
 @pytest.mark.cluster
 def test_snapshots_of_engines_with_gpus(shell, client, tmp_path, monkeypatch):
-    """Each engine has a fake H200: two share a device, two have their own."""
     monkeypatch.chdir(tmp_path)
     client[:].execute(
         f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
