@@ -29,9 +29,11 @@ from ipygpumem.jupyter.cell_report import (
     print_exceptions,
 )
 from ipygpumem.jupyter.display import ClearOutputTracker
+from ipygpumem.jupyter.idle import IdleCall
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
-from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions, notebook_sources
+from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions
+from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.plan import MeasurementPlan, MeasurementResult
 from ipygpumem.measurement.recorder import CellInfo
 
@@ -48,7 +50,7 @@ class CellMeasurements:
         self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self.running.stacks)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
-        self.numbers = ExecutionCounts(shell)
+        self.idle, self.numbers = IdleCall(shell), ExecutionCounts(shell)
         self.baselines = HolderBaselines(runtime)
         self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.by_filename))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
@@ -71,8 +73,8 @@ class CellMeasurements:
         cell, outermost = self.running.push(info)
         if not outermost:
             return
-        raw, magics = info.raw_cell or "", self._magics
-        previous, self._previous = self._previous, None
+        self.idle.run()
+        raw, magics, previous, self._previous = info.raw_cell or "", self._magics, self._previous, None
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
         self.ooms.report = None
@@ -82,8 +84,7 @@ class CellMeasurements:
             self._set_cell(next_execution_count(self._shell))
         settings = magics.values
         is_measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
-        # for a %%gpumem cell, the magic starts the measurement
-        if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):
+        if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):  # this magic starts it itself
             cell.plan = self.presenter.default_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), previous)
             self._begin_live(cell)
@@ -204,12 +205,16 @@ class CellMeasurements:
         if cell.reported or rejected:
             cell.abandon()
             return None
-        finished = plan.finish(measurement, label, success=success, code=lambda: code)
+        postpone = functools.partial(self._postpone, measurement) if cell.options is None else None
+        finished = plan.finish(measurement, label, success=success, code=lambda: code, postpone=postpone)
+        self._previous = measurement.after if cell.options is None else None
         if finished is None:
             return None
-        self._previous = measurement.after if cell.options is None else None
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)
         return finished.error
+
+    def _postpone(self, measurement: Measurement, create: Callable[[], object]) -> bool:
+        return self.presenter.hides_unchanged(measurement) and self.idle.postpone(create)
 
     def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
         filename, text = cell.code or (None, raw)
@@ -284,12 +289,8 @@ class CellMeasurements:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
         self.running.stacks.clear()
+        self.idle.run()
         self.live.close()
-
-    def open_cell(self) -> tuple[int | None, float] | None:
-        """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
-        cell = self.running.outermost()
-        return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
         cell = self.running.outermost()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ipygpumem.core.data_classes import dataclass
+from ipygpumem.core.device_report import same_usage
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
@@ -110,11 +110,14 @@ _NO_LABEL = MeasurementLabel()
 class Measurement:
     """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
+    `end` consists of `stop` and `report`, which can also be called separately.
+
     Attributes:
         devices, recorder, path: As in `MeasurementPlan`.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
-        after: Second reading; None until `end` is called.
+        after: Second reading; None until `stop` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.
+        seconds: Measured time in seconds; 0 until `stop` is called.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
@@ -125,6 +128,7 @@ class Measurement:
     path: Path | None = None
     after: Reading | None = None
     excluded = 0.0
+    seconds = 0.0
     recorded: RecordingInfo | None = None
     samples: SampleWindow | None = None
     _before: Reading | None = None
@@ -178,25 +182,31 @@ class Measurement:
     def end(
         self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
-        """Stop the timer, make the second reading, save the recording and build the report.
+        """Stop the measurement and build the report. Return None in a process that was forked during the measurement.
 
-        ``success`` is None if the measurement ends while the code is still running. Returns None in a process that was
-        forked during the measurement.
+        ``success`` is None if the measurement ends while the code is still running.
+        """
+        ended = self.stop(label or _NO_LABEL, success=success, code=code)
+        return self.report(label or _NO_LABEL, success=success) if ended else None
+
+    def stop(self, label: MeasurementLabel, *, success: bool | None, code: MeasuredCode | None = None) -> bool:
+        """Stop the timer, make the second reading and save the recording. The arguments are those of `end`.
+
+        Return False in a process that was forked during the measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
-        seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
+        self.seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
         self._stop_observers()
-        label = label or _NO_LABEL
         cell = None if self.recorder is None else self.cell_info(label, success=success)
         if self._interval is not None and self._interval.end():
             self._notes.append(_OVERLAPPED)
-        before, scope, peaks = self._before, self._scope, self.runtime.peaks
-        if before is None or scope is None or os.getpid() != self._pid:
-            return None
+        scope = self._scope
+        if self._before is None or scope is None or os.getpid() != self._pid:
+            return False
         try:
             if self.options.synchronize:
                 pytorch.synchronize()
-            self.after = after = self.runtime.monitor.read(read_allocator=partial(peaks.leave, scope))
+            self.after = after = self.runtime.monitor.read(read_allocator=partial(self.runtime.peaks.leave, scope))
             if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
@@ -206,6 +216,13 @@ class Measurement:
                     )
         finally:
             self._close()
+        return True
+
+    def report(self, label: MeasurementLabel, *, success: bool | None) -> Report:
+        """Build the report after `stop` has returned True. Otherwise, raise `RuntimeError`."""
+        before, after, scope = self._before, self.after, self._scope
+        if before is None or after is None or scope is None:
+            raise RuntimeError("a reading is missing: call `stop` first")
         # devices that were added to the monitored devices during the measurement have no first reading
         if after.devices.keys() != before.devices.keys():
             new = after.devices.keys() - before.devices.keys()
@@ -218,7 +235,7 @@ class Measurement:
             before,
             after,
             peak_by_name,
-            seconds=seconds,
+            seconds=self.seconds,
             label=label,
             success=success,
             devices=self.devices,
@@ -226,6 +243,23 @@ class Measurement:
             sampling_problems=None if samples is None else samples.problems(),
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
             recording=None if self.path is None else self.recorded,
+        )
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the report of a completed measurement will contain no change on any device in use, and no notes.
+
+        This is False if no device is in use, or if there is an observer, a recorder or a sample.
+        """
+        before, after, scope = self._before, self.after, self._scope
+        if before is None or after is None or scope is None or before.devices.keys() != after.devices.keys():
+            return False
+        if self._notes or self.observers or self.recorder or (self.samples and self.samples.tracks):
+            return False
+        peaks = {f"cuda:{index}": peak.allocated for index, peak in scope.peaks.items()}
+        used = [(before.devices[name], reading) for name, reading in after.devices.items() if reading.context]
+        return bool(used) and all(
+            same_usage(start, end) and peaks.get(end.name) == end.allocated for start, end in used
         )
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
@@ -262,12 +296,3 @@ class Measurement:
             self.runtime.sampler.end(self.samples)
         for observer in reversed(self.observers):
             observer.stop()
-
-
-def notebook_sources() -> dict[str, str]:
-    """Return the source code of notebook cells and of other code without a file, by the file name in tracebacks."""
-    # entries are (size, mtime, lines, name), where mtime is None unless the code is from a file. IPython 7 always sets
-    # mtime and lists its cells in a separate attribute
-    cells = getattr(linecache, "_ipython_cache", {})
-    entries = ((name, entry) for name, entry in list(linecache.cache.items()) if len(entry) > 1)
-    return {name: "".join(entry[2]) for name, entry in entries if entry[1] is None or name in cells}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,19 +126,28 @@ class MeasurementPlan:
         *,
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
+        postpone: Callable[[Callable[[], object]], bool] | None = None,
     ) -> MeasurementResult | None:
         """End a measurement and return its result, or None in a process that was forked during the measurement.
 
-        ``code`` returns information about the measured code. It is not called if nothing is recorded.
+        ``code`` returns information about the measured code. It is not called if nothing is recorded. If the report
+        contains no change, ``postpone`` is called with a function that creates the report. If it returns True, it will
+        call this function later, and the result is None.
         """
         try:
             measured_code = NO_CODE if self.recorder is None else code()
-            report = measurement.end(label, success=success, code=measured_code)
+            if not measurement.stop(label, success=success, code=measured_code):
+                return None
+            create = partial(self._report, measurement, label, measured_code, success=success)
+            return None if postpone is not None and measurement.is_unchanged and postpone(create) else create()
         except BaseException:
             measurement.abandon()
             raise
-        if report is None:
-            return None
+
+    def _report(
+        self, measurement: Measurement, label: MeasurementLabel, measured_code: MeasuredCode, *, success: bool | None
+    ) -> MeasurementResult:
+        report = measurement.report(label, success=success)
         snapshot, problem = None, ""
         if self.recorder is not None:
             with ImmediateInterrupts():

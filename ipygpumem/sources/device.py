@@ -22,7 +22,7 @@ _TEST_SIZES = (34 * MIB, 38 * MIB)
 """Sizes of test allocations: multiples of 2 MiB (CUDA's granularity) that programs are unlikely to allocate."""
 _TOLERANCE = 2 * MIB
 _REQUIRED_FREE = 256 * MIB
-_LIST_LIFETIME = 0.1  # seconds
+_LIST_LIFETIME = 0.5  # seconds
 _ASYNC = "cudaMallocAsync: counters of CUDA's default memory pool, which other libraries may also use"
 
 
@@ -195,7 +195,7 @@ class Device:
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool, reuse_list: bool = True) -> DriverValues:
         """Read the values of a `DeviceReading` from the driver. If ``busy`` is true, check for pending work.
 
-        NVML's process list, which takes the most time, is reused for up to 0.1 seconds while the memory usage of the
+        NVML's process list, which takes the most time, is reused for up to 0.5 seconds while the memory usage of the
         device does not change, unless ``reuse_list`` is false.
         """
         self.latest = None
