@@ -161,13 +161,15 @@ def verification_size(
     return (axes[0].at_least(3 * checked[0] // 4),), False
 
 
-def fitted_size(axis: SizeAxis, first: int, largest: int) -> int:
-    """Return half of the size of the largest run, or a value above it if it does not exceed ``first``; 0 if none does.
+def fitted_size(axis: SizeAxis, sizes: Sequence[int]) -> int:
+    """Return half of the largest of the sizes of the runs, or a larger value if a run had this size; 0 if none is left.
 
-    A run at this size and smaller runs determine a prediction that the largest run checks.
+    The result exceeds the first of ``sizes``. A run at this size and smaller runs determine a prediction that the
+    largest run checks.
     """
-    sizes = (axis.at_most(int(largest / ratio)) or 0 for ratio in (2, EXTRAPOLATION))
-    return next((size for size in sizes if size > first), 0)
+    values = [axis.at_most(int(max(sizes) / ratio)) or 0 for ratio in (2, EXTRAPOLATION)]
+    larger = [value for value in values if value > sizes[0]]
+    return next((value for value in larger if value not in sizes), larger[-1] if larger else 0)
 
 
 def largest_sizes(

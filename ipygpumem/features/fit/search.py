@@ -51,7 +51,7 @@ _SMALL_GROWTH = (1.5, 1.25, 0)
 """Smaller factors that are tried in order if the next run may need too much memory; 0 selects the next size."""
 _SAFETY = 1.6
 """Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
-_CHECKS = (2, 2, 4, 4)
+_CHECKS = (2, 2, 4, 4, 2, 2)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_STEPS = 6
 """Maximum number of runs at increasing sizes after a run has confirmed the prediction."""
@@ -191,16 +191,9 @@ class SizeSearch(RecordedRuns):
 
     def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
         """Yield runs at larger sizes, and compare their peaks with the predictions."""
-        reasons: tuple[str, ...] = ()
-        for growth in _CHECKS:
-            try:
-                check = self._next_size(functools.partial(self._added, scaled), growth)
-            except FitError as refusal:
-                raise FitError(" ".join(reasons) or str(refusal)) from None
-            scaled, reasons = yield from self._checked(check, "check", scaled)
-            if not reasons or len(check) > 1:
-                break
-        refusals, another_path = reasons, bool(reasons)
+        scaled, reasons = yield from self._small_checks(scaled)
+        check = max(size for size, _ in self._steps)
+        refusals, another_path = reasons, False
         for _ in () if reasons else range(_MAX_STEPS):
             size, verifies = self._verification_size(scaled, check)
             beside = len(size) == 1 and size[0] < EXTRAPOLATION * check[0] and not self._confirmed
@@ -226,11 +219,29 @@ class SizeSearch(RecordedRuns):
             raise FitError(" ".join(refusals))
         self.scaled = scaled
 
+    def _small_checks(self, scaled: RecordedStepPredictor) -> _Predicted:
+        """Yield runs at larger sizes until a run confirms the prediction. The result is that of `_checked`."""
+        reasons: tuple[str, ...] = ()
+        for growth in _CHECKS:
+            try:
+                check = self._next_size(functools.partial(self._added, scaled), growth)
+            except FitError as refusal:
+                if len(self.code.axes) == 1 and reasons:
+                    break  # runs at smaller sizes may show that the last run can be predicted
+                raise FitError(" ".join(reasons) or str(refusal)) from None
+            scaled, reasons = yield from self._checked(check, "check", scaled)
+            if not reasons or len(check) > 1:
+                break
+        return scaled, reasons
+
     def _fitted_size(self) -> int:
-        return fitted_size(self.code.axes[0], self._steps[0][0][0], max(size for size, _ in self._steps)[0])
+        return fitted_size(self.code.axes[0], [size[0] for size, _ in self._steps])
 
     def _held_out(self, scaled: RecordedStepPredictor, reasons: tuple[str, ...]) -> _Predicted:
-        """Yield a run at half of the largest size, and then the largest run again, predicted from the smaller runs."""
+        """Yield a run at half of the largest size, and then the largest run again, predicted from the smaller runs.
+
+        If this prediction is wrong, more runs below the largest size may be sufficient.
+        """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
         fitted, double = self._fitted_size(), (_GROWTH * largest[0],)
         is_bounded = scaled.bound(double, _UNLIMITED) <= scaled.predict(double).allocated
@@ -240,8 +251,13 @@ class SizeSearch(RecordedRuns):
         if not fitted:
             text = f"the runs, at sizes {first[0]:,} to {largest[0]:,}, are too close together to check a prediction"
             raise FitError(f"{text} for larger sizes: begin the range at a smaller size")
-        yield (fitted,), "fit", None
-        return (yield from self._checked(largest, "verification", self._predict((fitted,)), keep=True))
+        while True:
+            yield (fitted,), "fit", None
+            smaller = self._predict((int(largest[0] / EXTRAPOLATION),))
+            scaled, reasons = yield from self._checked(largest, "verification", smaller, keep=True)
+            fitted = self._fitted_size()
+            if not reasons or any(size == (fitted,) for size, _ in self._steps):
+                return scaled, reasons
 
     def _checked(self, size: Size, role: ProbeRole, scaled: RecordedStepPredictor, *, keep: bool = False) -> _Predicted:
         """Yield a run. Return the new prediction from all runs, and the reasons why the prediction is unreliable.

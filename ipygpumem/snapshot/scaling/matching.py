@@ -20,6 +20,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 
 Mask = NDArray[np.bool_]
 
+_CUBE = 3
 _MAX_DIFFERENCES = 2000
 """Maximum number of differences between two sequences of allocations. The time to compare them is quadratic in it."""
 
@@ -32,7 +33,7 @@ def match(
     If the keys of the runs differ, allocations with the same key are matched in order. Workspaces, which may exist at
     only some sizes, are matched after all other allocations. Since many allocations have the same key, such as all
     allocations of a backward pass, allocations whose size grows by an expected factor are matched first, and then
-    allocations whose size grows at most as the square of the size of the step.
+    allocations whose size grows at most as its cube.
 
     ``keys``: Keys of the allocations of both runs, such as numbers of call stacks.
     ``factors``: Factors by which the size of the step grows on each axis from the first run to the second run.
@@ -42,7 +43,7 @@ def match(
         return np.arange(len(keys[0]))
     first, second = keys[0].tolist(), keys[1].tolist()
     before, after = sizes[0].tolist(), sizes[1].tolist()
-    powers = [math.prod(map(pow, factors, exponents)) for exponents in product((0, 1, 2), repeat=len(factors))]
+    powers = [math.prod(map(pow, factors, exponents)) for exponents in product(range(_CUBE + 1), repeat=len(factors))]
 
     def grows_exactly(i: int, j: int) -> bool:
         return first[i] == second[j] and after[j] in {before[i] * power for power in powers}

@@ -16,8 +16,9 @@ from ipygpumem.snapshot.scaling.matching import MatchedRecordings, PredictedPeak
 from ipygpumem.snapshot.scaling.results import PredictionDeviation
 from ipygpumem.snapshot.scaling.size_model import Size, SizeModel
 
-_DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2)}
+_DEGREES = {"linear": (1,), "quadratic": (2,), "automatic": (1, 2, 3)}
 _GOOD_FIT = 0.001  # relative error up to which a linear function is preferred to a quadratic polynomial
+_SQUARE = 2  # degree above which polynomials are only used if those of lower degrees are wrong
 _LINE = 2  # number of sizes that determine a linear function
 _TOLERANCE = 1.05  # factor by which an allocation may grow faster than the polynomials of its degree
 _MAX_ERROR = 0.02  # relative error of a prediction for a recorded size above which predictions are unreliable
@@ -45,7 +46,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
             except OptionError:  # too few sizes were recorded
                 continue
             other_error = _largest_error(matched, model)
-            curved = error > _MAX_ERROR or _tensors_differ(matched, best, model)
+            curved = error > _MAX_ERROR or (max(degrees) <= _SQUARE and _tensors_differ(matched, best, model))
             if other_error < error and curved and _is_sound(matched, model):
                 best, error = model, other_error
     if names == ("automatic",) and best.coefficients.shape[1] == _LINE:
@@ -103,7 +104,7 @@ def find_reasons(
     """Return the reasons why the predictions are unreliable, as sentences."""
     worst = max(deviations, key=lambda deviation: deviation.error)
     reasons = (_difference_at_same_size(matched), _unmatched(deviations), _error(worst), _shrinking(matched, model))
-    return tuple(filter(None, (*reasons, _irregular(matched, model))))
+    return tuple(filter(None, (*reasons, _faster(matched, model), _irregular(matched, model))))
 
 
 def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
@@ -197,6 +198,21 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
                 f"{size_text(lost_bytes)} in total, mainly in {line}: record larger sizes."
             )
     return ""
+
+
+def _faster(matched: MatchedRecordings, model: SizeModel) -> str:
+    """Return the reason if lines through the sizes of allocations at the peak are negative at small sizes.
+
+    Through two sizes, there is always a line, also if the allocations grow with the square of the size of the step.
+    """
+    if model.coefficients.shape[1:] != (_LINE,):
+        return ""
+    _, live, total, _ = matched.peaks(model)[0]
+    constants = model.exact_sizes((0,))[live]
+    if -constants[constants < 0].sum() <= _MAX_ERROR * total:
+        return ""
+    line = matched.step.lines(live[np.argmin(constants)][None])[0]
+    return f"The sizes of allocations, mainly in {line}, are not linear functions of the size: record smaller sizes."
 
 
 def _name(size: Size) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, best_powers, scale
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 _MAX_THREADS = 512  # largest number of threads per block, divided by the number of outputs per thread
@@ -31,17 +31,19 @@ def with_reductions(
     ``rows``, ``sizes`` and ``recorded``: Workspaces and their sizes, as in `with_workspaces`.
     """
     limits, coefficients = np.full(len(model.coefficients), np.inf), model.coefficients.copy()
-    shares = np.asarray([math.prod(size) for size in sizes], np.float64)
+    totals = np.asarray([math.prod(size) for size in sizes], np.float64)
     for column in np.flatnonzero((np.diff(rows) == 1) & (rows[:-1] > 0)) if step.threads else ():
         row, values = rows[column], recorded[:, column]
         output, buffer, semaphores = step.sizes[row - 1 : row + 2].tolist()
         limit = buffer_limit(output, buffer, semaphores, step.threads or 0)
         if limit:
             # the largest run below the limit or, if there is none, the smallest run at the limit
-            order = np.where(values < limit, shares, -shares)
+            order = np.where(values < limit, totals, -totals)
             run = int(np.argmax(np.where(values > 0, order, -np.inf)))
             limits[row] = limit
-            coefficients[row] = model.proportional(values[run] / shares[run])
+            below = [index for index in np.argsort(totals).tolist() if 0 < values[index] < limit]
+            powers = best_powers(model, [sizes[index] for index in below or [run]], values[below or [run]])
+            coefficients[row] = model.proportional(values[run] / scale(sizes[run], powers), 0, powers)
     limited = np.isfinite(limits)
     low, high = (np.where(limited, 1.0, bound) for bound in (model.low, model.high))
     irregular = model.irregular | limited

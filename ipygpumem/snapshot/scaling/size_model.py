@@ -19,6 +19,7 @@ from ipygpumem.snapshot.model.timeline import Ints
 
 Floats = NDArray[np.float64]
 Size = tuple[int, ...]  # size of a step on each axis, such as ``(batch, length)``
+Powers = tuple[int, ...]  # exponent of the size on each axis
 
 _SLOW_GROWTH = 1 / 16  # growth of an allocation above its limit, relative to its growth below the limit
 _LARGEST_SLOW = 1 << 28  # PyTorch splits reductions of more than 2 GiB
@@ -83,11 +84,17 @@ class SizeModel:
             result = result @ _basis(points, at)
         return result
 
-    def proportional(self, growth: float, constant: float = 0.0) -> Floats:
-        """Return the coefficients of ``constant + growth * size``, where ``size`` is the product of the axes."""
+    @property
+    def powers(self) -> tuple[Powers, ...]:
+        """Possible powers with which a workspace may grow, one for each axis, in descending order of their sum."""
+        powers = product(*(range(len(points) - 1, 0, -1) for points in self.nodes))
+        return tuple(sorted(powers, key=sum, reverse=True))
+
+    def proportional(self, growth: float, constant: float, powers: Powers) -> Floats:
+        """Return the coefficients of ``constant + growth * scale(size, powers)``."""
         grid = np.ones(())
-        for points in self.nodes:
-            grid = np.multiply.outer(grid, points)
+        for points, power in zip(self.nodes, powers, strict=True):
+            grid = np.multiply.outer(grid, np.asarray(points, np.float64) ** power)
         result: Floats = SizeModel.fit(self.nodes, (constant + growth * grid)[None]).coefficients[0]
         return result
 
@@ -144,9 +151,11 @@ _ENOUGH = 3  # number of sizes from which values on a line are not considered a 
 def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorded: Floats) -> SizeModel:
     """Return a model with other sizes for the workspaces whose recorded sizes differ from ``model``.
 
-    If the step has one axis and the recorded sizes of a workspace at the largest sizes of the step are on a line, its
-    size is assumed to be linear in the size of the step. Otherwise, it is assumed to be proportional, and the lowest
-    and highest ratio in the larger runs are its bounds.
+    Workspaces grow with a power of the size of the step that does not exceed the degree of the polynomials: if the
+    sizes of tensors are quadratic functions of the size of an image, so are those of the workspaces in which cuDNN
+    converts these tensors. If the step has one axis and the recorded sizes of a workspace at the largest sizes of the
+    step are a linear function of a power, this function determines its size. Otherwise, the workspace is assumed to be
+    proportional to a power, and the lowest and highest ratio in the larger runs are its bounds.
 
     ``rows``: Indices of the workspaces in ``model``.
     ``sizes``: Sizes of the step in the runs.
@@ -160,43 +169,67 @@ def with_workspaces(model: SizeModel, rows: Ints, sizes: Sequence[Size], recorde
     coefficients = model.coefficients.copy()
     for column in np.flatnonzero(wrong.any(axis=0)).tolist():
         row, values = rows[column], recorded[:, column]
-        line = _line([size[0] for size in sizes], values.tolist()) if len(sizes[0]) == 1 else None
-        if line is None:
-            line = 0.0, values[-1] / math.prod(sizes[-1])
-            low[row], high[row] = _bounds(sizes, np.maximum(values, 0))
-        elif (
-            _TOLERANCE < line[0] / max(values[-1], 1) <= _SMALL_CONSTANT
-        ):  # the workspace may also be proportional to the size
-            high[row] = _bounds(sizes, np.maximum(values, 0))[1] * values[-1] / (values[-1] - line[0])
-        coefficients[row] = model.proportional(line[1], line[0])
+        lines = [
+            (*line, powers)
+            for powers in (model.powers if len(sizes[0]) == 1 else ())
+            if (line := _line([size[0] ** powers[0] for size in sizes], values.tolist())) is not None
+        ]
+        if lines:
+            count, constant, slope, powers = max(lines, key=lambda line: line[0])
+            may_be_proportional = _TOLERANCE < constant / max(values[-1], 1) <= _SMALL_CONSTANT
+            if may_be_proportional and count < _ENOUGH:
+                ratio = _bounds(sizes, np.maximum(values, 0), powers)[1]
+                high[row] = ratio * values[-1] / (values[-1] - constant)
+        else:
+            powers = best_powers(model, sizes, np.maximum(values, 0))
+            constant, slope = 0.0, values[-1] / scale(sizes[-1], powers)
+            low[row], high[row] = _bounds(sizes, np.maximum(values, 0), powers)
+        coefficients[row] = model.proportional(slope, constant, powers)
         irregular[row] = True
     return replace(model, coefficients=coefficients, irregular=irregular, low=low, high=high)
 
 
-def _line(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the value at 0 and the slope of a line through the values at the largest sizes; None if there is no line.
+def scale(size: Size, powers: Powers) -> int:
+    """Return the product of the sizes on all axes, each raised to a power."""
+    return math.prod(map(pow, size, powers))
 
-    Two different sizes are enough if the value is constant or nearly proportional to the size.
+
+def best_powers(model: SizeModel, sizes: Sequence[Size], values: Floats) -> Powers:
+    """Return the powers to which the values in the larger runs are most nearly proportional, or else the highest."""
+
+    def spread(powers: Powers) -> float:
+        low, high = _bounds(sizes, values, powers)
+        return high / low if low > 0 else math.inf
+
+    return min(model.powers, key=spread)
+
+
+def _line(scales: Sequence[int], values: Sequence[float]) -> tuple[int, float, float] | None:
+    """Return a line through the values at the largest scales of the step; None if there is no line.
+
+    Two different scales are enough if the value is constant or nearly proportional to the scale. The result is the
+    number of scales on the line, the value of the line at 0, and its slope.
     """
-    last, value = sizes[-1], values[-1]
-    for first in range(len(sizes) - 1):
-        different = len(set(sizes[first:]))
+    last, value = scales[-1], values[-1]
+    for first in range(len(scales) - 1):
+        different = len(set(scales[first:]))
         if different == 1 or values[first] < 0:
             continue
-        slope = (value - values[first]) / (last - sizes[first])
+        slope = (value - values[first]) / (last - scales[first])
         constant = value - slope * last
         is_constant = abs(value - values[first]) <= _TOLERANCE * value
         simple = is_constant or -_TOLERANCE * value <= constant <= _SMALL_CONSTANT * value
-        pairs = zip(sizes[first:], values[first:], strict=True)
-        on_line = all(abs(constant + slope * size - item) <= _TOLERANCE * max(item, 1) for size, item in pairs)
+        pairs = zip(scales[first:], values[first:], strict=True)
+        on_line = all(abs(constant + slope * scale - item) <= _TOLERANCE * max(item, 1) for scale, item in pairs)
         if on_line and slope >= 0 and (simple or different >= _ENOUGH):
-            return constant, slope
+            return different, constant, slope
     return None
 
 
-def _bounds(sizes: Sequence[Size], values: Floats) -> tuple[float, float]:
-    """Return the lowest and highest ratio of value to size in the larger runs, divided by the ratio in the last run."""
+def _bounds(sizes: Sequence[Size], values: Floats, powers: Powers) -> tuple[float, float]:
+    """Return the lowest and highest ratio of value to scale in the larger runs, relative to that in the last run."""
     shares = np.asarray([math.prod(size) / math.prod(sizes[-1]) for size in sizes])
-    proportions = (values / shares / max(values[-1], 1))[shares >= _SMALLEST_SHARE]
+    scales = np.asarray([scale(size, powers) / scale(sizes[-1], powers) for size in sizes])
+    proportions = (values / scales / max(values[-1], 1))[shares >= _SMALLEST_SHARE]
     confirmed = (shares[shares >= _SMALLEST_SHARE] < 1).any()
     return float(proportions.min()) if confirmed else 0.0, float(proportions.max())
