@@ -98,7 +98,10 @@ class RecordingAnalysisCollector(Collector):
     reads_recording = True
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
-        """Return the report with results for each device that was used, or for the first device if none was used."""
+        """Return the report with results for each device that was used, or for the first device if none was used.
+
+        If the recording is missing because of a problem, the report contains a note instead.
+        """
         snapshot, recorder = outcome.snapshot, outcome.recorder
         if snapshot is None or recorder is None:
             if not outcome.problem:
@@ -118,7 +121,7 @@ class RecordingAnalysisCollector(Collector):
 
 
 def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:
-    """Return the timeline of the recorded events of a device, or None if no events were recorded."""
+    """Return the timeline of the recorded events of a device, or None if the snapshot does not contain the device."""
     index = int(report.name.rpartition(":")[2])
     return snapshot.timelines[index] if index < len(snapshot.timelines) else None
 

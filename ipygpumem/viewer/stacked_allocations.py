@@ -122,7 +122,6 @@ def stacked_pixels(
 
 
 def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
-    """Yield for each pixel column the indices of the allocations that it shows, in order of allocation."""
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]

@@ -125,7 +125,6 @@ class _SnapshotPlot:
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
     def _draw_cells(self, layout: PlotLayout, columns: PixelColumns) -> None:
-        """Draw a band for each cell above the plot, from its first to its last event."""
         from matplotlib.colors import to_rgba
 
         strip = layout.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(columns)))

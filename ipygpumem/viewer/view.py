@@ -105,7 +105,7 @@ class View:
             self._widget = None
 
     def publish(self, target: DisplayTarget) -> None:
-        """Display the view, followed by one line for each error."""
+        """Display the view, followed by one line for each error. A terminal shows only the text."""
         if target.kind in {"text", "none"}:
             target.publish({"text/plain": f"{self.text}\n{_BROWSER_HINT}"}, {})
             return

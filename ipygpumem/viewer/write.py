@@ -173,7 +173,7 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 
 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
-    """Write a temporary page and open it in a browser. Ten minutes later, another process deletes an opened page.
+    """Write a temporary page and open it in a browser. Another process deletes an opened page after ten minutes.
 
     Return the path of the page, and whether a browser was found. Raises `OptionError` if the page cannot be written.
     """
@@ -211,7 +211,6 @@ def _delete_old_pages() -> None:
 
 
 def _open(address: str) -> bool:
-    """Open a URL in a graphical browser. Return False if no browser is available."""
     posix = sys.platform not in {"win32", "darwin", "cygwin"}
     if posix and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
         return False  # webbrowser would start a text browser in the terminal

@@ -254,7 +254,7 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Convert text to a positive integer. Raises `OptionError` if it is not a positive integer."""
+    """Convert text to a positive integer; raise `OptionError` if it is invalid. Only the first nine digits are used."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
         raise OptionError(f"the value must be a positive integer, got {text!r}")
     return int(text[:9])

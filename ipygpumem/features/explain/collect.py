@@ -103,7 +103,6 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 
 
 def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
-    """Return the start time of CUPTI's recording, or None if it is inactive, the live bytes by owner, and a note."""
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:

@@ -195,7 +195,6 @@ def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
 
 
 def _releasable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
-    """Return how many bytes of a segment ``torch.cuda.empty_cache()`` would release."""
     if not segment.get("is_expandable"):
         return free if len(free_blocks) == len(segment["blocks"]) else 0
     page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])

@@ -62,7 +62,7 @@ def _delete_output(shell: Any, number: int) -> None:
 
 
 def _delete_latest(shell: Any, name: str) -> None:
-    """Clear ``_``, ``__`` or ``___`` unless the user has assigned a value to it."""
+    """Delete the output in ``_``, ``__`` or ``___``. If the user has assigned a value to the name, keep this value."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if name in namespace and namespace[name] is output:

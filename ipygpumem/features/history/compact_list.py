@@ -28,7 +28,6 @@ class _Pickler(pickle.Pickler):
 
 @cache
 def _positional_values(cls: Any) -> Callable[[Any], tuple[Any, ...]] | None:
-    """Return a function that returns the arguments of the constructor; None if the class needs its own pickling."""
     if not dataclasses.is_dataclass(cls) or hasattr(cls, "__post_init__"):
         return None
     fields = dataclasses.fields(cls)
@@ -57,7 +56,7 @@ class CompactList(Generic[_Item]):
         """The batch that has been decompressed last, and its items."""
 
     def append(self, item: _Item) -> None:
-        """Append an item. If 32 more items than those that are never compressed are uncompressed, compress 32 items."""
+        """Append an item, and compress the next batch of 32 older items if it is complete."""
         self._length += 1  # first, because Ctrl-C could interrupt this method after a call
         self._entries.append(item)
         start = -self._uncompressed - _BATCH

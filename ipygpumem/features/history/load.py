@@ -133,7 +133,7 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def starts_with_report(path: Path) -> bool:
-    """Return whether a file is empty or its first line begins like a report."""
+    """Return whether the first line of a file begins like a report, or is blank or missing."""
     with open_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
@@ -280,7 +280,6 @@ class ReportLog:
 
 
 def _append(path: Path, data: bytes) -> None:
-    """Append data to a file. If only part of the data can be written, remove this part and raise `OSError`."""
     with open_for_appending(path) as file:
         size = file.seek(0, os.SEEK_END)
         if size:

@@ -77,7 +77,6 @@ class Reports(Sequence["Report"]):
             self._log.write(report)
 
     def _remove_details(self) -> None:
-        """Remove the lines and modules of the 100th newest report, which the next report displaces."""
         if len(self._reports) < _MAX_DETAILED:
             return
         report = self._reports[-_MAX_DETAILED]

@@ -234,7 +234,7 @@ class ObjectNames:
         return self.name(ids[0]), self._other_names(ids)
 
     def prefix(self, object_id: int) -> tuple[str | None, bool]:
-        """Return an object's name, or None if it is too long as a prefix, and whether the object has only one name."""
+        """Return ``(name, is_only_name)`` for an object. The name is None if it is too long as a prefix of names."""
         ancestor_id: int | None = object_id  # None after the loop if no name with this prefix is shortened
         for _ in range(_MAX_NAME_PARTS - 1):
             ancestor_id = None if ancestor_id is None else self.named[ancestor_id].parent_id
@@ -253,7 +253,6 @@ class ObjectNames:
         return tuple(names.values())[1 : _MAX_OTHER_NAMES + 1]
 
     def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
-        """Return names of an object, preferred name first, except those that contain an object in ``path``."""
         attempts_left[0] -= 1
         first, is_frame = self.name(object_id), type(self._referrers.objects[object_id]) is types.FrameType
         if is_frame or len(path) >= _MAX_NAME_PARTS or self.named[object_id].graph:

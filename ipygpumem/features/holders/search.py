@@ -159,7 +159,6 @@ class _HolderSearch:
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]
     ) -> tuple[SearchResult, bool]:
-        """Return the result, and whether it is incomplete or all other objects hold at most 1% of the memory."""
         share = unnamed_share([storage.location for storage in result.storages])
         if share <= _MAX_UNSEARCHED_SHARE or has_frozen_objects():
             return result, share <= _MAX_UNSEARCHED_SHARE
@@ -209,7 +208,7 @@ class _HolderSearch:
         return add_class_referrers(ids, self.referrers)
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
-        """Return the ids of objects that are not reachable from any root. Storages without referrers are omitted."""
+        """Return the ids of objects that are not reachable from a root, and remove unreferenced storages as targets."""
         targets, by_id = self.targets, self.targets.by_id
         reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
         unreached = self.referrers.objects.keys() - reached

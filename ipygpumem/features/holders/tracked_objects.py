@@ -64,13 +64,13 @@ class SearchLimit:
         self.end = max(self.end, 2 * now - self.start)
 
     def reached(self, share: float = 1.0) -> bool:
-        """Return whether a share (0 to 1) of the time limit has passed. If so, mark the search as incomplete."""
+        """Return the result of `passed`. If it is true, mark the search as incomplete."""
         is_reached = self.passed(share)
         self.complete &= not is_reached
         return is_reached
 
     def passed(self, share: float) -> bool:
-        """Return whether a share of the time limit, between 0 and 1, has passed."""
+        """Return whether a share (0 to 1) of the time limit has passed, and ``unlimited`` objects have been read."""
         return self.unlimited <= 0 and time.perf_counter() > self.start + (self.end - self.start) * share
 
 
@@ -194,7 +194,6 @@ class TrackedObjects:
         self._connect(range(start, len(self.objects)), referents)
 
     def _is_list_of_tensors(self, obj: Any, items: list[Any]) -> bool:
-        """Return whether an object is a long list or tuple whose first, middle or last item is a tensor."""
         if len(items) < _MIN_LONG or not (type(obj) is list or type(obj) is tuple):
             return False
         return any(self._role(type(items[i])) == "tensor" for i in (0, len(items) // 2, -1))
@@ -208,7 +207,6 @@ class TrackedObjects:
         self._connect(range(index, index + 1), [chunk])
 
     def _connect(self, indexes: range, referents: list[list[Any]]) -> None:
-        """Add the references from the objects with these indices to their referents, and add the referents."""
         parts = list(itertools.chain.from_iterable(referents))
         is_kept = list(map(gc.is_tracked, parts))
         containers = self._untracked_containers(list(itertools.compress(parts, map(operator.not_, is_kept))))
@@ -222,7 +220,6 @@ class TrackedObjects:
         self._add(kept_objects if self._finds_tracked else list(containers.values()))
 
     def _untracked_containers(self, objects: list[Any]) -> dict[int, Any]:
-        """Return, by id, the containers in a list of untracked objects from which tensors may be reachable."""
         type_ids = self._inspect(objects)
         containers = itertools.compress(objects, map(self._container_type_ids.__contains__, type_ids))
         return {key: obj for key, obj in {id(obj): obj for obj in containers}.items() if _may_refer(obj)}

@@ -171,7 +171,6 @@ class _LineEvents:
                     self._event_set[during[stacks[during] == stack]] = line_set
 
     def _compiled_lines(self, stack: int, operation: list[tuple[str, int, str]]) -> list[Line]:
-        """Return the lines of an operation in compiled code and of the callers of that code; empty if unknown."""
         lines = [line for line in (self._locate(file, number) for file, number, _ in operation) if line is not None]
         if not lines:
             return []

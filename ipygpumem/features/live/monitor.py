@@ -212,7 +212,7 @@ class MemoryMonitor:
             widget.close()
 
     def close(self) -> None:
-        """Close the widget and end the thread."""
+        """Close the widget and end the thread. Does nothing in a forked process."""
         if os.getpid() == self._pid:
             self._remove_widget()
             self._thread.close()
@@ -275,7 +275,7 @@ def _values(device: DeviceReading | None) -> dict[str, Any]:
 
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
-    """Return ``[execution count, start, end, success]`` for each cell that ended after ``since``, oldest first."""
+    """Return ``[execution count, start, end, success]`` of the newest cells, oldest first, that ended after a time."""
     newest = islice(reversed(reports), _MAX_CELLS)
     newest_first = takewhile(lambda report: report.time + report.seconds >= since, newest)
     return [

@@ -118,7 +118,6 @@ class AttributedAllocations:
                         kind[events[stacks == stack]] = _OTHER_CODE
 
     def _owner(self, call: ModuleCallEvent, graph: CompiledGraph, stack: int) -> int:
-        """Return the index of the module or graph that owns memory allocated with a call stack; -1 if there is none."""
         owners = {self._module_of(node, call) for node in self._code.operations(graph, stack)}
         caller = call.module if call.module >= 0 else reduce(self._common_parent, [index for _, index in call.prefixes])
         if not owners or None in owners:

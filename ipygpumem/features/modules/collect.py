@@ -189,7 +189,6 @@ def checkpointing_note(
 def _calls(
     blocks: list[int], requests: StepRequests, lookup: EventLookup, tracker: ModuleTracker, converted: Mask
 ) -> list[ModuleCall]:
-    """Return the calls in the forward pass to the modules with the indices ``blocks``."""
     events = np.asarray(requests.events, np.int64)
     rows, allocations = requests.step.rows, requests.step.timeline.allocations
 

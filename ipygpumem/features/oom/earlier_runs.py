@@ -123,7 +123,6 @@ class EarlierRuns:
 
 
 def _predictions(steps: list[tuple[int, StepRecording]], state: InitialState) -> Iterator[tuple[StepPredictor, str]]:
-    """Yield predictors with descriptions: one fitted to all recorded runs, and one that scales the last run."""
     if len(steps) > 1:
         scaled = attempt(lambda: RecordedStepPredictor.from_recordings(steps, "linear", state))
         if scaled is not None and not scaled.reasons:
@@ -203,7 +202,6 @@ def _statements(body: list[ast.stmt], line: int) -> list[ast.stmt]:
 
 
 def _sizes(statement: ast.stmt, variables: Mapping[str, Any]) -> Iterator[_SizeName]:
-    """Yield the integer variables and arguments in a statement that may be sizes, such as a batch size."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and _is_size(node.id, variables.get(node.id)):
             yield _SizeName(node.id, variables[node.id])

@@ -139,7 +139,6 @@ def _current_thread() -> str:
 
 
 def _stack() -> tuple[Frame, ...]:
-    """Return this thread's Python stack without frames of this package or, if it is empty, the main thread's stack."""
     return _frames(sys._getframe()) or _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
@@ -243,7 +242,10 @@ class OomRecording:
             recorder.stop()
 
     def save(self, holders: Holders | None = None) -> str:
-        """Save the history and the names of variables after an allocation has failed, and return a message."""
+        """Save the history and the names of variables after an allocation has failed, and return a message.
+
+        The message is empty if no history is recorded.
+        """
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1

@@ -138,7 +138,7 @@ class RecordingInterval:
                 totals.freed -= change
 
     def move_to_pytorch(self, owner: AllocationOwner, nbytes: int) -> None:
-        """Transfer a live allocation from a library to PyTorch if the interval contains the allocation."""
+        """Transfer a live allocation from a library to PyTorch if the interval may contain the allocation."""
         if owner in self.owners and self.owners[owner].allocated >= nbytes:
             for totals in self._totals(owner):
                 totals.transfer(-nbytes)
@@ -246,7 +246,11 @@ def _record_owner(cupti: CuptiLibrary, record: Any) -> AllocationOwner:
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:
-    """Return ``(device, address, bytes)`` of each segment; an empty list while the program records events."""
+    """Return ``(device, address, bytes)`` of each segment of PyTorch's allocator.
+
+    The list is empty if the segments cannot be read, or if the program records allocation history, because reading
+    the segments would add an event to its recording.
+    """
     try:
         if pytorch.initialized_torch() is None or (allocator.is_recording() and not current().active_recording.running):
             return []

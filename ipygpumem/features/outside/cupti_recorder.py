@@ -242,7 +242,6 @@ class CuptiRecorder:
             stop.wait(_POLL_SECONDS)
 
     def _collect(self, until: int | None = None) -> None:
-        """Read all records, and process those with timestamps up to ``until``, or all of them if ``until`` is None."""
         cupti, buffers = self._prepare()
         cupti.flush()
         tables, problem = [self._pending], None

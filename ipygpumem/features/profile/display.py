@@ -85,7 +85,6 @@ def _draw_panel(layout: plot_image.PlotLayout, timeline: CategoryTimeline, top: 
 
 
 def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
-    """Return the row index of the highest total usage in each of ``columns`` equal time intervals."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")

@@ -246,7 +246,10 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 
 def missing_ranks(results: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield a result for each rank that is not in ``results``. Ranks in ``earlier`` have files from earlier runs."""
+    """Yield a result for each rank below `_MAX_MISSING` that is not in ``results``.
+
+    ``earlier`` contains the names of the ranks that have files from earlier runs.
+    """
     world = max((result.origin.world or 0 for result in results if result.origin is not None), default=0)
     names = {result.name for result in results}
     for name in map(str, range(min(world, _MAX_MISSING))):

@@ -102,7 +102,10 @@ def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
-    """Return the spread of each value that is known in at least two rows."""
+    """Return the spread of each value that is known in at least two rows.
+
+    If all rows are for the host, ``host_peak`` is omitted because it equals ``peak``.
+    """
     known_rows = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in known_rows)
     metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak
@@ -121,7 +124,10 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """Return the usage of each device on which a process has a context. Devices are identified by host and UUID."""
+    """Return the usage of each device with a known UUID on which a process has a CUDA context.
+
+    Devices are identified by host and UUID.
+    """
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:

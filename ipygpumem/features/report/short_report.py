@@ -254,7 +254,6 @@ def report_notes(report: Report) -> list[str]:
 
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
-    """Return a list with a sentence on the creation of a CUDA context on an additional device, or an empty list."""
     had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
     if not had_context - {device.name}:
         return []

@@ -167,13 +167,11 @@ def _notes(result: SettingsComparison) -> list[str]:
 
 
 def _has_fraction(result: SettingsComparison) -> bool:
-    """Return whether the program had set the limit with ``set_per_process_memory_fraction``."""
     recording = result.verification.recording
     return recording.by_fraction and result.limit == recording.limit
 
 
 def _failing_capacities(result: SettingsComparison) -> list[str]:
-    """Return a note if some limits above ``smallest_capacity`` are not enough with the settings of the first rows."""
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
     failing = {label: item.replay.failing_capacity for label, item in rows}
@@ -216,7 +214,6 @@ def _recommendation(result: SettingsComparison) -> str:
 
 
 def _estimate(result: SettingsComparison, recommended: SettingsResult) -> str:
-    """Return a note that a recommendation is an estimate, with the reason if the recording began late."""
     older = older_memory(result.verification.recording)
     reason = f": the recording began after {size(older)} had been reserved" if older else ""
     return f" (estimated{reason})" if recommended.replay.grade == "approximate" else ""

@@ -70,7 +70,9 @@ class SimulatedAllocator(ExpandableSegments):
         self._skips_search = False
 
     def allocate(self, pool: int, rounded: int, request: int) -> tuple[int, int]:
-        """Return the address and the size of a block for a rounded size in bytes.
+        """Return the address and the size of a block for a request of a rounded size in bytes.
+
+        ``request`` is the number of the request, as in `SegmentEvent`.
 
         Raises:
             SimulatedOutOfMemoryError: The limit would be exceeded.
@@ -99,7 +101,7 @@ class SimulatedAllocator(ExpandableSegments):
     def release_cached(
         self, request: int, private: frozenset[int] = frozenset(), *, only_private: bool = False
     ) -> None:
-        """Free all segments that are not in use, as ``torch.cuda.empty_cache`` does.
+        """Free unused segments, and unmap unused pages of expandable segments, as ``torch.cuda.empty_cache`` does.
 
         Args:
             request: Number of the request that caused the release, as in `SegmentEvent`.
@@ -127,7 +129,7 @@ class SimulatedAllocator(ExpandableSegments):
                 self._unmap(number, key, request)
 
     def skip_next_search(self) -> None:
-        """Serve the next request from new memory. After a retry, PyTorch does not search the free blocks again."""
+        """Serve the next request from new memory, because PyTorch does not search the free blocks after a retry."""
         self._skips_search, self._only_best_fit = True, False
 
     def release(self, addresses: list[int], request: int) -> None:
@@ -139,7 +141,7 @@ class SimulatedAllocator(ExpandableSegments):
                     self._release(number, key, request)
 
     def cached_segments(self) -> set[tuple[int, int]]:
-        """Return (pool index, key) of each unused segment of the default pool that was allocated with cudaMalloc."""
+        """Return (pool index, key) of each unused segment of default pools that was allocated with cudaMalloc."""
         self.work.count(len(self.pools))
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = ((number, self._free_from(number, self._smallest_segment)) for number in numbers)
@@ -157,7 +159,6 @@ class SimulatedAllocator(ExpandableSegments):
         self._grow(size)
 
     def _place(self, pool: int, rounded: int, request: int) -> int:
-        """Return the index of the free block to use, after allocating new memory if necessary."""
         if self._collects:
             counter = self._counter(pool)
             self._searches[counter] = self._searches.get(counter, 0) + 1
@@ -216,7 +217,6 @@ class SimulatedAllocator(ExpandableSegments):
         return None if size >= rounded + self._non_split_rounding else place
 
     def _new_memory(self, pool: int, rounded: int, segment: int, request: int) -> int | None:
-        """Return the start of a free block in new memory, or None if the limit would be exceeded."""
         expandable = self.settings.expandable and self.pools[pool].expandable
         if (self._by_fraction or not expandable) and self.exceeds_limit(self.reserved + segment):
             return None
@@ -228,18 +228,15 @@ class SimulatedAllocator(ExpandableSegments):
         return self.free(pool, address, segment)
 
     def _shortage(self, pool: int, rounded: int, segment: int) -> int:
-        """Return by how many bytes the limit must at least be raised."""
         if self.settings.expandable and self.pools[pool].expandable and not self._by_fraction:
             self.work.count(len(self._free[pool]))
             segment = rounded - sum(key >> ADDRESS_BITS for key in self._free[pool])
         return self.reserved + segment - self.limit
 
     def _is_segment(self, key: int) -> bool:
-        """Return whether a free block is an entire segment that was allocated with cudaMalloc."""
         return self.segments.get(key & ADDRESS_MASK) == key >> ADDRESS_BITS
 
     def _release(self, pool: int, key: int, request: int) -> None:
-        """Free a segment that consists of one free block."""
         self._remove(pool, key)
         size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
         del self.segments[address]
@@ -267,7 +264,7 @@ class SimulatedAllocator(ExpandableSegments):
     def segments_to_collect(self, limit: int) -> list[tuple[int, int]]:
         """Return the pool and the key of each segment that garbage collection would free.
 
-        Garbage collection frees unused segments for large requests of the default pool, the oldest first, until the
+        Garbage collection frees unused segments of the default pools for large requests, the oldest first, until the
         reserved memory is at most a fraction of ``limit``, which is in bytes.
         """
         reserved, threshold = self.reserved, self.settings.collection_threshold

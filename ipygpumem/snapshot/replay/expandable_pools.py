@@ -78,7 +78,6 @@ def expandable_pools(
     released = _released(range_of(trace.address[events]), events, size, change, factor)
 
     def segment_of(address: Ints, event: Ints) -> Ints:
-        """Return the index of the expandable segment that contained each address at the corresponding event, or -1."""
         place = range_of(address)
         return np.where(place >= 0, np.searchsorted(released, place * factor + event + 1) + place, -1)
 
@@ -135,7 +134,6 @@ def _released(place: Ints, events: Ints, size: Ints, change: Ints, factor: int) 
 
 
 def _completed(pools: NDArray[Any], rows: Ints, inferred: Ints) -> Ints:
-    """Return a copy of ``pools`` in which -1 is replaced by the inferred pool in the given rows."""
     result = pools.astype(np.int64)
     result[rows] = np.where(result[rows] < 0, inferred, result[rows])
     return result
@@ -147,7 +145,6 @@ def default_pool(pools: Sequence[tuple[int, int]]) -> int:
 
 
 def _overlaps(begin: Ints, end: Ints, rows: Ints, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether the interval of each row overlaps one of the disjoint intervals that ``mask`` selects."""
     order = np.flatnonzero(mask)[np.argsort(begin[mask], kind="stable")]
     place = np.searchsorted(begin[order], end[rows], side="right") - 1
     return (place >= 0) & (np.append(end[order], -1)[place] >= begin[rows])

@@ -113,12 +113,10 @@ class ExpandableSegments(FreeBlocks):
         return place >= 0 and address < self.ranges[self._range_starts[place]][0]
 
     def _room(self, key: int) -> int:
-        """Return the size of a free block together with the unmapped memory after it."""
         size = key >> ADDRESS_BITS
         return size + self._unmapped_sizes.get((key & ADDRESS_MASK) + size, 0)
 
     def _expand(self, pool: int, rounded: int, request: int) -> int | None:
-        """Map memory in an expandable segment; return the start of the free block, or None if the limit is too low."""
         block = self._expandable_block(pool, rounded)
         start = block if block in self._sizes else self._map(pool, block, rounded, request)
         while start is not None and self._sizes[start] < rounded:
@@ -152,7 +150,6 @@ class ExpandableSegments(FreeBlocks):
         return start
 
     def _truncate_range(self, address: int) -> None:
-        """Shorten the address range that contains ``address`` so that the range ends at ``address``."""
         if self._in_range(address):
             start = self._range_starts[bisect_right(self._range_starts, address) - 1]
             end, pool = self.ranges[start]
@@ -172,7 +169,6 @@ class ExpandableSegments(FreeBlocks):
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
     def _map(self, pool: int, address: int, needed_bytes: int, request: int) -> int | None:
-        """Map unmapped memory at an address; return the start of the free block, or None if the limit is too low."""
         unmapped_bytes = self._unmapped_sizes[address]
         unit = self.page_size(pool)
         size = min(-(-min(needed_bytes, unmapped_bytes) // unit) * unit, unmapped_bytes)
@@ -186,7 +182,6 @@ class ExpandableSegments(FreeBlocks):
         return self.free(pool, address, size)
 
     def _unmap(self, pool: int, key: int, request: int) -> None:
-        """Unmap all pages that are completely inside a free block."""
         size, address = key >> ADDRESS_BITS, key & ADDRESS_MASK
         base = self._range_starts[bisect_right(self._range_starts, address) - 1]
         unit = self.page_size(pool)

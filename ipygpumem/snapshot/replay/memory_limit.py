@@ -74,7 +74,6 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
 
 
 def _required(settings: AllocatorSettings, request: int) -> tuple[int, int]:
-    """Return the size of the segment for a request, and the largest amount of new memory that it requires, in bytes."""
     segment = settings.segment_size(request)
     page = settings.large_segment if settings.expandable and request > SMALL else SMALL_SEGMENT
     return segment, -(-segment // page) * page
@@ -182,7 +181,7 @@ def _may_fit(recording: Recording, event: int, request: int) -> bool:
 
 
 def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) -> bool:
-    """Return whether a request would have exceeded a limit in bytes without the segments freed from ``event`` on.
+    """Return whether a request would have exceeded a limit in bytes if no segments had been freed from ``event`` on.
 
     True is also returned if the request did not allocate or map new memory, or if the reserved memory is unknown.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
-    """Return the reason why allocations, frees or segments of a device are missing; empty if none are missing."""
+    """Return the first reason why the recording of a device is incomplete or unsuitable; empty if there is none."""
     gaps, trace, native = timeline.gaps, timeline.trace, snapshot.settings.get("backend", "native") == "native"
     missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
     problems = (
@@ -38,7 +38,7 @@ def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
 
 
 def releases_show_causes(recording: Recording) -> NDArray[np.bool_]:
-    """Return for each event whether its stack is that of the call that freed a segment.
+    """Return for each event whether its stack, if the event freed a segment, is that of the call that freed it.
 
     Depending on the options of the recording, ``torch.cuda.empty_cache`` has no stack. PyTorch then writes the stack
     with which the segment was allocated.
@@ -117,7 +117,10 @@ def after_completed_frees(trace: Trace, first: int, event: int) -> int:
 
 
 def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
-    """Return the rows of the allocations whose free waited for another stream, the free requests, and the ends."""
+    """Return the rows of the allocations whose free waited for another stream, and the events of both actions.
+
+    These are the events in which each free was requested and completed.
+    """
     allocations, requested = recording.allocations, recording.allocations.free_requested
     rows = np.flatnonzero((requested < len(recording.trace)) & (allocations.end != requested + 1))
     return rows, requested[rows], allocations.end[rows]

@@ -127,7 +127,6 @@ class Recording:
             self.limit = self.limit[0], limit_of_retries(self)
 
     def _has_possible_addresses(self) -> bool:
-        """Return whether all recorded addresses are lower than the simulated addresses, which `FreeBlocks` requires."""
         trace, events, segments = self.trace, self.trace.events(*_SEGMENT_EVENTS), self.initial.segments
         columns = (
             (self.allocations.address, self.allocations.size),

@@ -184,7 +184,7 @@ class Replay:
         return result
 
     def is_estimate(self, capacity: int) -> bool:
-        """Return whether `fits` is an estimate for a limit in bytes."""
+        """Return whether the result of `fits` for a limit in bytes is an estimate."""
         return bool(self.limit_reason) and not self.is_as_recorded(capacity)
 
     @cached_property

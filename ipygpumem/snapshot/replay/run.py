@@ -251,7 +251,7 @@ def run(
 
 @contextmanager
 def replay_errors(recording: Recording) -> Iterator[None]:
-    """Raise `ReplayError` instead of other exceptions, because a file can contain any events."""
+    """Raise `ReplayError` instead of exceptions that invalid events in a file can cause, such as `KeyError`."""
     try:
         yield
     except IpyGpuMemError:
@@ -264,7 +264,6 @@ def replay_errors(recording: Recording) -> Iterator[None]:
 
 
 def _array(values: Ints) -> array[int]:
-    """Copy values to an array whose items can be accessed faster than the items of a NumPy array."""
     result = array("q")
     result.frombytes(np.ascontiguousarray(values, np.int64).view(np.uint8).data)
     return result

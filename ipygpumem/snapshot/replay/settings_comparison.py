@@ -47,8 +47,8 @@ class SettingsComparison:
         name: Name of the snapshot.
         device: Device index.
         verification: Comparison of the recording with a replay that uses the recorded settings.
-        recorded: Recorded settings.
-        alternatives: Other settings, from best to worst.
+        recorded: Result with the recorded settings.
+        alternatives: Results with other settings, from best to worst.
         equivalent: Dict from settings that were not replayed to equivalent settings, with which every request is served
             in the same way: ``"default settings"``, ``"recorded settings"``, or the settings of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
@@ -79,7 +79,7 @@ class SettingsComparison:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether the recording does not show the reserved memory without a limit, because memory ran short."""
+        """Whether memory ran short, so that the recording does not show the memory reserved without a limit."""
         recording = self.verification.recording
         if recording.settings.collection_threshold and not self.failed:  # segments are also freed earlier
             return self.verification.run.allocator.retries + self.verification.run.unknown_retries > 0
@@ -90,7 +90,8 @@ class SettingsComparison:
         """Best alternative that prevents the recorded failure or saves at least 5% of the reserved memory.
 
         If memory ran short in the recording, the alternative must lower the smallest sufficient limit by at least 5%.
-        None if the error of the replay with the recorded settings is larger than the advantage.
+        None if there is no such alternative, or if the error of the replay with the recorded settings is larger than
+        the advantage.
         """
         return next(filter(self._is_worthwhile, self.alternatives), None)
 
@@ -227,7 +228,6 @@ def _compare(
 def _recorded(
     snapshot: SnapshotData, verification: ReplayVerification, capacity: int | None, *, by_fraction: bool
 ) -> tuple[SettingsResult, tuple[int, int] | None]:
-    """Return the `SettingsResult` of the recorded settings, with the recorded peak, and `SettingsComparison.limit`."""
     recording = verification.recording
     result = replay(snapshot, recording.device, by_fraction=by_fraction)
     failed = capacity is None and len(recording.trace.events(Action.OOM)) > 0
@@ -252,5 +252,4 @@ def _equivalent(
 
 
 def _exists(setting: str, version: tuple[int, ...] | None) -> bool:
-    """Return whether a setting exists in the version of PyTorch that made the recording."""
     return version is None or not setting.startswith("large_segment") or version >= _LARGE_SEGMENT_VERSION

@@ -70,7 +70,10 @@ def add_initial_state(result: ReplayRun) -> None:
 
 
 def fits_initially(result: ReplayRun) -> bool:
-    """Return whether the segments from before the recording are within the limit, after freeing unused segments."""
+    """Return whether the segments from before the recording are within the limit.
+
+    If they are not, unused segments are freed first. If this is not enough, ``result.failure`` is set.
+    """
     allocator = result.allocator
     if allocator.exceeds_limit(allocator.reserved):
         allocator.release_cached(0)
@@ -88,7 +91,7 @@ def fits_initially(result: ReplayRun) -> bool:
 def address_chooser(
     recording: Recording, *, recorded: bool, descending: bool
 ) -> Callable[[SimulatedAllocator, int], int]:
-    """Return a function that returns the address of a new segment of a given size."""
+    """Return a function that returns the address of a new segment, given the allocator and the size in bytes."""
     next_address = _HIGHEST if descending else ADDRESS_LIMIT
     compared, agrees = 0, recorded
 

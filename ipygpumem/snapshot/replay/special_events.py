@@ -55,7 +55,6 @@ def completion_of_pending_frees(result: ReplayRun, pools: Sequence[int]) -> Call
 def _release_again(
     result: ReplayRun, item: ReleasedSegments, operation: int, *, recorded: bool, is_counted: bool
 ) -> None:
-    """Free cached segments again. ``is_counted``: Whether other segments were freed earlier for the same request."""
     recording, allocator = result.recording, result.allocator
     trace, events = recording.trace, slice(item.first, item.first + item.count)
     partial = allocator.settings.max_split_size is not None or allocator.settings.collection_threshold > 0
@@ -105,7 +104,6 @@ def _is_retry(result: ReplayRun, addresses: list[int], item: ReleasedSegments) -
 
 
 def _is_retry_after_collection(result: ReplayRun, cached: set[tuple[int, int]], rounded: int) -> bool | None:
-    """Return whether a retry, not garbage collection alone, freed all cached segments; None if it is unknown."""
     recording, allocator = result.recording, result.allocator
     settings, (limit, upper) = allocator.settings, recording.limit
     if not (recording.by_fraction or result.shows_collection):

@@ -93,7 +93,6 @@ def verify(recording: Recording) -> ReplayVerification:
 
 
 def _ordered(events: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Return segment events. Segments that were freed together are ordered by address."""
     groups = groupby(events, lambda event: event[0] in RELEASES)
     return [event for released, group in groups for event in (sorted(group) if released else group)]
 
@@ -142,7 +141,6 @@ def cached_verification(snapshot: SnapshotData, device: int, seconds: float | No
 
 
 def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings) -> list[str]:
-    """Return descriptions of missing data about the last request that failed."""
     reasons = []
     if recording.last_failed is not None and recording.may_be_private(recording.last_failed):
         reasons.append("the file does not contain the pool of the failed request, which may be a private pool")

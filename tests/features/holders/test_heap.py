@@ -19,7 +19,6 @@ get_freeze_count = gc.get_freeze_count  # replaced in each test
 
 
 def record_requests(monkeypatch, module):
-    """Record whether each call of `gc.get_referents` asks for the referents of a module."""
     requests, get_referents = [], gc.get_referents
 
     def recording(*objects):

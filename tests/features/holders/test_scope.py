@@ -139,7 +139,7 @@ MAKERS = [
 
 
 def random_graph(search, seed):
-    """Return variables that refer to tensors in random ways, and a list of what only a library refers to."""
+    """Return variables that refer to tensors in random ways, and a list of objects to which only a library refers."""
     choice = random.Random(seed)
     weight = torch.nn.Parameter(search.tensor())
     loss = (weight * search.tensor()).exp().sum()

@@ -212,8 +212,6 @@ def test_error_in_graph_has_the_same_traceback(compile_code):
 
 @pytest.fixture
 def compile_for_gpu(compile_code, traffic):  # noqa: F811
-    """Compile code with a backend whose graphs allocate on the fake GPU: that of Dynamo, or that of AOTAutograd."""
-
     def eager(graph, inputs):
         def run(*inputs):
             with traffic:

@@ -30,7 +30,7 @@ def seconds(function):
 
 @pytest.fixture(scope="module")
 def chosen():
-    """Rows that make a dict slow if each access after them is to the last row."""
+    """Return rows that make a dict slow: each access to the last row passes most of the other rows."""
     integers, slow = malicious_files.slow_integers(BITS)
     return np.asarray([*integers, slow])
 

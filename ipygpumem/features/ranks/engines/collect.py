@@ -136,7 +136,7 @@ class Engines:
 
     @property
     def running_messages(self) -> list[str]:
-        """Message for each cell that is still running."""
+        """One message for each submission that is still running on some engines."""
         return [
             f"still running on {many(len(ids), 'engine')} ({', '.join(map(str, ids))}): {code_label(submission.code)}"
             for submission in self._submissions

@@ -60,7 +60,6 @@ def disable() -> None:
 
 
 def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """Return the client and the engine IDs, or None for all engines, including those that start later."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:

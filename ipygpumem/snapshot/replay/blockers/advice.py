@@ -112,8 +112,8 @@ def changes(
 def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
     """Return a mask of the blocks whose sizes vary from step to step, and a recording in which these blocks are padded.
 
-    A size that occurs in each part of the recording does not vary. All other sizes, including those of requests that
-    failed, are rounded up to 4 sizes per power of 2.
+    The recording is divided into parts of equal length. A size that occurs in each part does not vary. All other sizes
+    of blocks allocated while recording, and of requests that failed, are rounded up to 4 sizes per power of 2.
     """
     allocations, trace = recording.allocations, recording.trace
     part = np.clip(allocations.start * _PARTS // len(recording.trace), 0, _PARTS - 1)
@@ -130,7 +130,6 @@ def _padded(recording: Recording) -> tuple[NDArray[np.bool_], Recording]:
 
 
 def _rounded(sizes: Ints) -> Ints:
-    """Return sizes rounded up to 4 sizes per power of 2."""
     exponents = np.maximum(np.frexp(sizes)[1] - 3, 0)
     rounded: Ints = -(-sizes >> exponents) << exponents
     return rounded
@@ -166,14 +165,12 @@ def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> 
 
 
 def _allocated_first(recording: Recording, rows: Sequence[int]) -> NDArray[Any]:
-    """Return the requests, with the allocations of some blocks moved to the start."""
     moved = np.sort(rows)
     unchanged = recording.operations[~is_in(recording.operations, moved)]
     return np.append(moved[recording.allocations.start[moved] >= 0], unchanged)
 
 
 def _freed_before(recording: Recording, event: int, rows: Sequence[int]) -> NDArray[Any]:
-    """Return the requests, with the frees of some blocks moved to directly before an event."""
     frees = ~np.asarray(rows)
     before, after = np.split(recording.operations, [np.searchsorted(recording.events, event)])
     return np.concatenate([before, frees, after[~is_in(after, frees)]])

@@ -158,7 +158,6 @@ def analyze_blocked_request(
 
 
 def _segments(result: ReplayRun, event: int) -> list[SimulatedSegment]:
-    """Return the segments and mapped ranges after an event with their free blocks and blocks in use."""
     allocator, allocations = result.allocator, result.recording.allocations
     segments = [(address, size, -1) for address, size in allocator.segments.items()]
     table = [SimulatedSegment(*segment, [], []) for segment in sorted([*segments, *allocator.mapped_ranges()])]

@@ -209,7 +209,6 @@ class _PageSearch:
                     yield 1, 1, cost + inner, page.size // self.unit, freed_rows + page.inner
 
     def _rows(self, table: int, count: int, state: int, amount: int) -> list[int] | None:
-        """Return the rows to free, given the number of pages, the state, and the amount of memory to unmap in units."""
         values, pages = self.tables[table], self._order(table)
         if amount > self.most or values[count, state, amount] >= _UNREACHABLE:
             return None

@@ -1,6 +1,6 @@
 """A convolutional network with batch normalization in half precision, with GradScaler.
 
-The images are larger than the model; at the peak, the outputs of the layers in full resolution are the largest.
+The images are larger than the model; at the peak, the outputs of the layers at full resolution are the largest.
 """
 
 ANSWER = {

@@ -1,6 +1,6 @@
 """A U-Net trained to predict noise, as diffusion models are.
 
-The concatenation of the skip connection has twice the channels of all other tensors in full resolution.
+The concatenation of the skip connection has twice the channels of all other tensors at full resolution.
 """
 
 ANSWER = {"lines": "loss.backward()", "peak": "self.|model(", "modules": "", "kind": "activations", "who": "optimizer"}
