@@ -32,7 +32,7 @@ RESET = """() => {
     location.hash = "";
 }"""
 BYTE_AXIS_X = 70
-"""Where the labels of the byte axis end in an exported picture, in CSS pixels."""
+"""Horizontal position at which the labels of the byte axis end in an exported image, in CSS pixels."""
 
 
 @cache

@@ -52,7 +52,7 @@ def all_workloads():
 
 
 def cases(workloads, groups=GROUPS):
-    """Return the name, the kind and the card of each case: first the accuracy, then recommended sizes."""
+    """Return ``(name, kind, card)`` of each case, in the order of `GROUPS`."""
     predicted = [name for name, workload in workloads.items() if workload.expected != "refusal"]
     names = {"accuracy": workloads, "beside": [name for name in BESIDE if name in workloads]}
     result = []

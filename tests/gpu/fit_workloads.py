@@ -305,7 +305,7 @@ def generation():
 
 
 class Trainer:
-    """A training loop with what frameworks keep: logs, an average of the weights, a schedule and accumulation."""
+    """A training loop with logs, an average of the weights, a schedule and gradient accumulation, as in frameworks."""
 
     def __init__(self):
         self.model = Transformer().to(DEVICE)

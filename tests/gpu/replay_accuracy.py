@@ -123,7 +123,7 @@ class Campaign:
 
 
 def is_miss(case):
-    """Return whether a prediction was wrong: the peak by more than a segment, or whether memory is sufficient."""
+    """Return whether the predicted peak was wrong by more than a segment, or a failure was predicted wrongly."""
     if bool(case["measured"]["error"]) != case["predicted_failure"]:
         return True
     return not case["predicted_failure"] and case["miss"] > TOLERANCE

@@ -213,7 +213,7 @@ def overlapping_inline_strings(size, templates=6):
 
 
 def colliding_pairs(count):
-    """Return pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
+    """Yield pairs of numbers. The hashes of all pairs are equal; Python's hash of tuples (xxHash) can be inverted."""
     factor, lane_factor, seed = _PRIMES
     target = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
     first = 0

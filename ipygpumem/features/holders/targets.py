@@ -194,7 +194,7 @@ class SearchTargets:
                     self.kinds[location[:2]] = min(kind, self.kinds.get(location[:2], "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return a wrapper's tensors that ``__tensor_flatten__`` names or, if it names none, those in all attributes."""
+        """Return the tensors in a wrapper that ``__tensor_flatten__`` names or, if it names none, in all attributes."""
         if not self._types.defines_torch_dispatch(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))

@@ -156,7 +156,7 @@ def test_sorted_comparison():
 
 
 class EqualHash(float):
-    """A number whose hash equals that of all others, as numbers in a file can be chosen."""
+    """A number with the same hash as all other instances. A file can contain numbers with equal hashes."""
 
     compared = 0
 

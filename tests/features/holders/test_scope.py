@@ -46,7 +46,7 @@ def remainders(result):
 
 @pytest.fixture
 def heap_searches(monkeypatch):
-    """Return a list that gets one element for each search among all objects."""
+    """Return a list to which each call of `gc.get_objects` adds an element."""
     gc.collect()  # tensors in reference cycles of earlier tests would be unknown tensors
     searches, get_objects = [], gc.get_objects
     monkeypatch.setattr(gc, "get_objects", lambda: searches.append(1) or get_objects())
@@ -322,7 +322,7 @@ def test_workspace_and_private_pools_do_not_cause_a_search(fake_gpu, library, he
 
 @pytest.fixture
 def slow_reading(monkeypatch):
-    """Let each chunk of objects take 10 ms, and let lists of more than 100 objects count as data."""
+    """Let the clock advance by 10 ms for each chunk of 500 objects, and let lists of 100 objects count as large."""
     clock, read = [0.0], tracked_objects.TrackedObjects._read
 
     def timed(self, *arguments):

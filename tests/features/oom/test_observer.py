@@ -139,7 +139,7 @@ def halving(function, size=1024):
 
 @pytest.fixture
 def training(listening):
-    """Return a function that trains with a batch size, and the variables of ``__main__``, which hold the model."""
+    """Return a function that trains with a batch size. A variable of ``__main__`` holds the model."""
     main = sys.modules["__main__"]
     main.model = {"layers": [torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")]}
 

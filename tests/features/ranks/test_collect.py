@@ -41,7 +41,7 @@ def work(directory, rank, mib):
 
 @pytest.fixture(scope="module")
 def measured_run(tmp_path_factory):
-    """Three ranks; the last one keeps the most memory."""
+    """Return the directory of a run with three ranks, the last of which keeps the most memory."""
     directory = tmp_path_factory.mktemp("measured run")
     for rank in range(3):
         work(directory, rank, 10 * (rank + 1))
@@ -50,7 +50,7 @@ def measured_run(tmp_path_factory):
 
 @pytest.fixture
 def run(measured_run, tmp_path):
-    """A copy of the measured run, with ranks that started 10 ms after each other."""
+    """Return a copy of the measured run in which each rank starts 10 ms after the previous rank."""
     shutil.copytree(measured_run, tmp_path, dirs_exist_ok=True)
     began = time.time()
     for rank in range(3):

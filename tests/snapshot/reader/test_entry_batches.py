@@ -32,7 +32,7 @@ def batches_from_the_first_byte(monkeypatch):
 
 
 def runs(data):
-    """Return the runs of a file, or an empty list if it must be read without them."""
+    """Return the runs that the reader finds in a pickle; an empty list if the pickle is not columnar."""
     reader = PickleReader(data, ReadLimits())
     try:
         reader.read()
@@ -50,7 +50,7 @@ def stack(snapshot, number):
 
 
 def messages(raw):
-    """Return the error messages for a pickle and for the dict in it."""
+    """Return the error messages for a pickle and for the dict in it; an empty string if there is no error."""
     errors = []
     for source in (pickle.dumps(raw, 4), raw):
         try:
@@ -480,7 +480,7 @@ def test_entry_with_two_memo_indices():
 
 
 def parts_without_frames(data):
-    """Return the opcodes of a pickle without its frames, whose lengths are no longer valid."""
+    """Yield the bytes of each opcode of a pickle, except the protocol and the frames, whose lengths may change."""
     places = [(code.name, at) for code, _, at in pickletools.genops(data)]
     for (name, at), (_, end) in zip(places, [*places[1:], ("", len(data))], strict=True):
         if name not in {"PROTO", "FRAME"}:

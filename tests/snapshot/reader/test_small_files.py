@@ -38,7 +38,7 @@ def snapshot_of(*events, **keys):
 
 
 def header_of(raw):
-    """Return the header of an encoded snapshot; raise an error if it contains NaN, which is not valid JSON."""
+    """Return the header of an encoded snapshot and its length in bytes; NaN, which JSON excludes, is an error."""
     data = Snapshot.load(pickle.dumps(raw, 4)).encode()
     text = zlib.decompress(data[12 : 12 + int.from_bytes(data[8:12], "little")])
     return json.loads(text, parse_constant=pytest.fail), len(text)

@@ -63,7 +63,7 @@ class Program:
         self.allocator.free(number, address, size)
 
     def empty_cache(self, *, pool=None):
-        """Unmap the unused memory of the default pool or, as if another pool was deleted, only that pool's memory."""
+        """Unmap the unused memory of the default pool or, if ``pool`` is given, only of this pool, as if deleted."""
         self.requests += 1
         known = len(self.allocator.events)
         self.allocator.release_cached(0, frozenset([pool]), only_private=pool is not None)

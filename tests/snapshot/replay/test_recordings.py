@@ -781,8 +781,10 @@ def test_blocks_to_free_are_contiguous_if_they_are_cheaper():
 
 
 def _record(program, frames, addresses=None):
-    """Return a recording of allocations and frees, given as lines with sizes and blocks, that ends with an OOM.
+    """Return a recording that ends with a failed request.
 
+    ``program``: ``(line, size)`` for each allocation, ``("free", index)`` to free the block that the item with this
+    index allocated and, as the last item, the request that fails. ``frames``: Line number of each named line.
     ``addresses``: Generator of random addresses of segments; by default, their addresses increase.
     """
     allocator = make()
