@@ -187,7 +187,7 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
     unused_lines = len(np.unique(line)) - len(groups)
     if unused_lines > 0:
         legend.append(
-            LegendEntry(f"{many(unused_lines, 'line')} without memory at the peak", 0, "", _OTHER_LINES_COLOR)
+            LegendEntry(f"{many(unused_lines, 'line')} with no memory in use at the peak", 0, "", _OTHER_LINES_COLOR)
         )
     single, band = base + order % _ALTERNATING, base + _ALTERNATING
     palette = _palette([*colors, _OTHER_LINES_COLOR])

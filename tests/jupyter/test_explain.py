@@ -166,7 +166,7 @@ def test_steps_add_up_in_every_state(make_gpu, regime):
     assert waterfall.totals[-1].amount == 100 * MIB
     if regime in {"B", "wsl", "hidden", "shared"}:
         (remainder,) = [step for step in waterfall.steps if step.grade.trust == "device"]
-        assert remainder.label == "this or other processes"
+        assert remainder.label == "this process or another"
         assert remainder.grade.reason
 
 

@@ -225,7 +225,7 @@ def test_legend_mentions_lines_freed_before_peak():
     events = [numbered(0, frames=other_frames), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
     snapshot = load_events(events)
     legend = [(entry.label, entry.bytes) for entry in line_colors(snapshot, snapshot.timeline()).legend]
-    assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line without memory at the peak", 0)]
+    assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line with no memory in use at the peak", 0)]
 
 
 def test_sampled_curves_are_drawn_and_named(texts):

@@ -101,7 +101,7 @@ class DeviceExplanation(Serializable):
         if kind == "unattributed" and nbytes < 0:
             return f"{size(-nbytes)} {LISTED_TWICE}"
         if kind == "outside" and any(step.grade.trust == "device" for step in self.steps):
-            return f"{size(nbytes)} outside PyTorch in this or other processes"
+            return f"{size(nbytes)} outside PyTorch in this process or another"
         return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
 
 

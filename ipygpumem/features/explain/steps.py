@@ -175,7 +175,7 @@ def _outside_steps(
     if reading.process is None:
         accuracy = make_accuracy("device", f"outside PyTorch in this process, or in other processes: {reading.why}")
         todo = "%gpumem processes lists all processes"
-        return [*steps, ExplanationStep("this or other processes", "outside", remainder, accuracy, todo)]
+        return [*steps, ExplanationStep("this process or another", "outside", remainder, accuracy, todo)]
     if remainder < 0:
         accuracy = make_accuracy("unknown", "some memory is counted twice or was freed while values were read")
         return [*steps, ExplanationStep("counted twice", "outside", remainder, accuracy)]

@@ -78,13 +78,13 @@ def test_without_own_entry_remainder_may_belong_to_other_processes():
         ("nvidia-smi shows", 885, "exact"),
         ("CUDA context", 400, "derived"),
         ("first kernels", 60, "derived"),
-        ("this or other processes", 305, "device"),
+        ("this process or another", 305, "device"),
         ("PyTorch reserved", 120, "exact"),
         ("cached", 20, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
     assert waterfall_imbalance(waterfall) == 0
-    assert "765.0 MiB outside PyTorch in this or other processes" in waterfall.summary
+    assert "765.0 MiB outside PyTorch in this process or another" in waterfall.summary
 
 
 def test_without_nvml_only_pytorch_memory_is_known():

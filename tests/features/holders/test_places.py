@@ -75,8 +75,6 @@ def test_frame_of_failed_function_gets_no_dict(search):
 
 
 class Worker:
-    """A thread that holds a tensor in a local variable until `drop` is called."""
-
     def __init__(self, tensor, name=None):
         self._ready, self._drop, self._stop = threading.Event(), threading.Event(), threading.Event()
         self._values = [tensor]

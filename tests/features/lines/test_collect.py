@@ -29,7 +29,6 @@ def allocate(gpu, mib):
 
 
 def lines_of(report, title):
-    """Return the memory usage of each line of a listing, by the text of the line."""
     (device,) = report.lines
     (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.text.strip(): line.use for line in listing.lines}

@@ -22,7 +22,6 @@ def allocate_and_free(fake_gpu):
 
 
 def record(path, fake_gpu, **options):
-    """Measure `allocate_and_free` and return the report and the recording."""
     with ipygpumem.measure(snapshot=path, **options) as m:
         fake_gpu.free(allocate_and_free(fake_gpu))
     return m.report, Snapshot.load(path)

@@ -68,7 +68,6 @@ def tree_of(m):
 
 
 def check_sums(m):
-    """Check that the values of the tables add up."""
     tree = tree_of(m)
     device = m.report.devices[tree.device]
     high, after = device.high, device.after

@@ -28,7 +28,6 @@ def run_session(run):
 
 
 def by_torch(session, path, device):
-    """Return the timestamps in microseconds and the sizes by category that torch exports."""
     profile = session._profile
     if not hasattr(profile, "export_memory_timeline"):
         pytest.skip("this version of torch has no memory timeline")
@@ -76,8 +75,6 @@ def test_documentation_example(tmp_path):
 
 
 class UnknownEvent:
-    """An event of a type without a Python binding."""
-
     start_time_ns = 0
 
     def __init__(self, children):

@@ -67,7 +67,7 @@ class KernelDiedError(Exception):
 
 
 def environment(program: Program, slot: int, directory: str) -> dict[str, str]:
-    """Return the environment of a process that runs a program: without a network, and with as many GPUs as it needs."""
+    """Return the environment of a process that runs a program: as many GPUs as it needs, and no model downloads."""
     visible = os.environ.get("WORKLOAD_GPUS", "").split(",")
     first = slot % len(visible) if program.gpus == 1 else 0
     return {

@@ -14,7 +14,7 @@ import warnings
 
 
 def encode(value):
-    """Return JSON that is equal only for equal values, bit for bit."""
+    """Return JSON data that represents a value. Tensors are represented by hashes, and floats exactly."""
     import torch
 
     if isinstance(value, torch.Tensor):

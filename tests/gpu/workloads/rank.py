@@ -58,7 +58,6 @@ def main():
 
 
 def measured(option, directory, namespace, model):
-    """Return a context manager that measures a cell under an option."""
     if option in kernel.WITHOUT:
         return nullcontext()
     import ipygpumem

@@ -16,7 +16,7 @@ TOTAL = 1 << 34
 
 
 class Program:
-    """A program that allocates in the default pool and in a pool of its own, and its recording."""
+    """A program that allocates memory in the default pool and in a private pool, and its recording."""
 
     def __init__(self, settings="expandable_segments:True", *, reuses_addresses=True):
         pools = [BlockPool(number, 0, small, number > 0) for number in (0, 1) for small in (False, True)]
@@ -210,10 +210,6 @@ def test_cached_segments_that_serve_no_request_while_recording(pool):
 
 
 def test_requests_after_a_retry():
-    """PyTorch does not search the free blocks again, even if unmapping has left a part that is small enough to use.
-
-    It uses such a part only if it is before the first unmapped memory.
-    """
     without_map = 0
     for seed in (6, 9, 11, 24):
         program, generator, kept = Program("expandable_segments:True,max_split_size_mb:32"), random.Random(seed), []

@@ -44,10 +44,6 @@ def test_state_after_a_retry(limit):
 
 @pytest.mark.parametrize(("line", "retries"), [(3, 1), (9, 0), (0, None)])
 def test_retry_that_maps_no_memory(line, retries):
-    """A free that a retry completes leaves a block that is partly unmapped, and whose rest serves the request.
-
-    Segments that `torch.cuda.empty_cache` freed have the stack of its call. Without stacks, the cause is unknown.
-    """
     events = [("segment_map", 0, 20, 1), ("alloc", 0, 5, 1), ("segment_map", 20, 20, 2), ("alloc", 5, 34, 2)]
     events += [("free_requested", 5, 34, 8), ("free_completed", 5, 34, line)]
     events += [("segment_unmap", 20, 20, line), ("alloc", 5, 8, 3)]

@@ -549,8 +549,6 @@ def test_advice_requires_the_pool_of_the_request():
     ],
 )
 def test_empty_cache_before_a_request(line, limit, retry, same_line):
-    """If only allocations have stacks, PyTorch writes those of the freed segments for ``empty_cache``."""
-
     def event(action, line, size):
         frames = [{"filename": "a.py", "line": line, "name": "f"}]
         return {"action": action, "addr": 1 << 40, "size": size * MIB, "stream": 0, "frames": frames, "time_us": 0}
@@ -717,7 +715,7 @@ def test_limit_of_the_program():
     ],
 )
 def test_available_memory(free, limit, available):
-    """Sizes in MiB. The request of 32 MiB failed because of the limit if this amount was free on the device."""
+    """Sizes are in MiB. If 32 MiB was free on the device, the request of 32 MiB failed because of the limit."""
     recording = files.raw("oom_fragmented")
     (event,) = (event for event in recording["device_traces"][0] if event["action"] == "oom")
     event.pop("device_free")

@@ -17,7 +17,7 @@ _SPLIT = {"max_split_size": 40 * MIB}
 
 
 def _released(line, *, kept=False):
-    """Return events in which segments of 60 and 100 MiB are freed, for a segment of 150 MiB or by the program.
+    """Return events in which segments of 60 and 100 MiB are freed before a segment of 150 MiB is allocated.
 
     ``line`` is 0 for a recording without stacks. ``kept``: Whether another cached segment is not freed.
     """

@@ -98,9 +98,10 @@ def test_retries_without_stacks():
 
 
 def load(events, blocks, *, limit=None, settings=None):
-    """Return a recording.
+    """Return a snapshot. All addresses and sizes are in MiB.
 
-    ``events`` contains (action, address in MiB, size in MiB, line[, pool]), and ``blocks`` the final blocks by segment.
+    ``events`` contains (action, address, size, line[, pool]). ``blocks`` maps each segment at the end, given as
+    (address, size[, pool]), to a dict from the size of each block to its line; None for a free block.
     """
     trace = []
     for action, start, size, line, *pool in events:

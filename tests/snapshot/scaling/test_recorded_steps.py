@@ -108,7 +108,7 @@ def test_other_sizes_of_a_long_recording():
 
 
 def test_buffers_of_reductions_and_kept_output():
-    """Training of an MLP that keeps its gradients, and its output until the next step, up to 32 times the largest run.
+    """Training of an MLP that keeps its gradients, and keeps its output until the next step.
 
     The buffers of the reductions that compute the gradients of biases stop growing at 132 MiB.
     """

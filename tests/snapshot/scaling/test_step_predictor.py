@@ -35,7 +35,7 @@ requests = st.lists(
     min_size=1,
     max_size=14,
 )
-"""Constant size, size per unit, number of further requests after which it is freed, call stack and stream."""
+"""For each request: constant size, size per unit, number of requests before its free, call stack and stream."""
 
 
 def program(items):

@@ -57,7 +57,6 @@ def client(shell, tmp_path_factory, monkeypatch):
 
 
 def run(shell, code):
-    """Run a cell, and return its result and all its outputs as text."""
     with capture_output() as captured:
         result = shell.run_cell(code)
     texts = [output.data.get("text/plain", "") for output in captured.outputs]
