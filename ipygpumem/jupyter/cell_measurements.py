@@ -13,7 +13,6 @@ from IPython.core.error import UsageError
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
-from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.command import HolderBaselines
@@ -55,7 +54,7 @@ class CellMeasurements:
         self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.by_filename))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self._has_metadata = False
-        self._previous: Reading | None = None  # second reading of the previous cell
+        self._previous: Measurement | None = None  # measurement of the previous cell
         self.statements: set[str] = set()
         """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
 
@@ -86,7 +85,8 @@ class CellMeasurements:
         is_measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
         if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):  # this magic starts it itself
             cell.plan = self.presenter.default_plan()
-            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), previous)
+            reading = None if previous is None else previous.after
+            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), reading)
             self._begin_live(cell)
 
     def _measurement_options(self) -> MeasurementOptions:
@@ -207,7 +207,7 @@ class CellMeasurements:
             return None
         postpone = functools.partial(self._postpone, measurement) if cell.options is None else None
         finished = plan.finish(measurement, label, success=success, code=lambda: code, postpone=postpone)
-        self._previous = measurement.after if cell.options is None else None
+        self._previous = measurement if cell.options is None else None
         if finished is None:
             return None
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)

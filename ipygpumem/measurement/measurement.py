@@ -118,6 +118,7 @@ class Measurement:
         after: Second reading; None until `stop` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.
         seconds: Measured time in seconds; 0 until `stop` is called.
+        reads_host: Whether `stop` reads the values of the host. Otherwise, `report` reads them.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
@@ -129,6 +130,7 @@ class Measurement:
     after: Reading | None = None
     excluded = 0.0
     seconds = 0.0
+    reads_host = True
     recorded: RecordingInfo | None = None
     samples: SampleWindow | None = None
     _before: Reading | None = None
@@ -206,7 +208,8 @@ class Measurement:
         try:
             if self.options.synchronize:
                 pytorch.synchronize()
-            self.after = after = self.runtime.monitor.read(read_allocator=partial(self.runtime.peaks.leave, scope))
+            leave, reads_host = partial(self.runtime.peaks.leave, scope), self.reads_host
+            self.after = after = self.runtime.monitor.read(read_allocator=leave, read_host=reads_host)
             if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
@@ -219,10 +222,12 @@ class Measurement:
         return True
 
     def report(self, label: MeasurementLabel, *, success: bool | None) -> Report:
-        """Build the report after `stop` has returned True. Otherwise, raise `RuntimeError`."""
+        """Build the report. Raise `RuntimeError` unless `stop` has returned True."""
         before, after, scope = self._before, self.after, self._scope
         if before is None or after is None or scope is None:
             raise RuntimeError("a reading is missing: call `stop` first")
+        if not self.reads_host:
+            self.reads_host, self.after = True, (after := self.runtime.monitor.add_host(after))
         # devices that were added to the monitored devices during the measurement have no first reading
         if after.devices.keys() != before.devices.keys():
             new = after.devices.keys() - before.devices.keys()
@@ -247,10 +252,7 @@ class Measurement:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the report of a completed measurement will contain no change on any device in use, and no notes.
-
-        This is False if no device is in use, or if there is an observer, a recorder or a sample.
-        """
+        """Whether the report will certainly contain no change and no notes. False if no device is in use."""
         before, after, scope = self._before, self.after, self._scope
         if before is None or after is None or scope is None or before.devices.keys() != after.devices.keys():
             return False
@@ -258,9 +260,7 @@ class Measurement:
             return False
         peaks = {f"cuda:{index}": peak.allocated for index, peak in scope.peaks.items()}
         used = [(before.devices[name], reading) for name, reading in after.devices.items() if reading.context]
-        return bool(used) and all(
-            same_usage(start, end) and peaks.get(end.name) == end.allocated for start, end in used
-        )
+        return bool(used) and all(same_usage(*pair) and peaks.get(pair[1].name) == pair[1].allocated for pair in used)
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
         notes = []

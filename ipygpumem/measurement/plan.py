@@ -132,10 +132,12 @@ class MeasurementPlan:
 
         ``code`` returns information about the measured code. It is not called if nothing is recorded. If the report
         contains no change, ``postpone`` is called with a function that creates the report. If it returns True, it will
-        call this function later, and the result is None.
+        call this function later, which then reads the values of the host, and the result is None.
         """
         try:
             measured_code = NO_CODE if self.recorder is None else code()
+            if postpone is not None and self.recorder is None and not measurement.options.reset_host_peak:
+                measurement.reads_host = not measurement.runtime.monitor.devices
             if not measurement.stop(label, success=success, code=measured_code):
                 return None
             create = partial(self._report, measurement, label, measured_code, success=success)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ipygpumem.jupyter.idle import IdleCall
+from ipygpumem.sources import device_monitor
 
 MIB = 1 << 20
 
@@ -96,6 +97,38 @@ def test_report_of_a_cell_that_changes_nothing(gpu_notebook, postponed):
     finish()
     assert len(reports) == count + 1
     assert (reports[-1].code, reports[-1].devices["cuda:0"].held) == ("0", 0)
+    assert reports[-1].host.after.rss > MIB
+
+
+def test_host_memory_of_the_next_cell(gpu_notebook, monkeypatch):
+    """The host is read when the postponed report is created, and the values are also those before the next cell."""
+    monkeypatch.setattr(device_monitor, "_LIFETIME", 60.0)
+    idle = gpu_notebook.shell.magics_manager.registry["GPUMem"].cells.idle
+    postponed = []
+
+    def postpone(function):
+        postponed.append(function)
+        idle._function = function  # IPython calls `run` before the next cell
+        return True
+
+    gpu_notebook.run("0")
+    monkeypatch.setattr(idle, "postpone", postpone)
+    gpu_notebook.run("1")
+    gpu_notebook.run("2")
+    gpu_notebook.run("import ipygpumem")
+    assert len(postponed) == 3
+    first, second = gpu_notebook.reports[-2:]
+    assert (first.code, second.code) == ("1", "2")
+    assert first.host.after is second.host.before
+    assert first.host.after.rss > MIB
+
+
+def test_host_memory_with_its_own_peak_is_read_at_the_end_of_the_cell(gpu_notebook, monkeypatch):
+    added = []
+    gpu_notebook.run("%config GPUMem.host_peak = 'reset'")
+    monkeypatch.setattr(device_monitor.DeviceMonitor, "add_host", added.append)
+    assert gpu_notebook.run("0").success
+    assert (added, gpu_notebook.reports[-1].host.after.rss > MIB) == ([], True)
 
 
 @pytest.mark.parametrize(
