@@ -141,9 +141,10 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True, scope="module")
 def small_heap(request):
-    """Let searches for holders skip frozen objects, other tests, and this package, a library if it is installed.
+    """Let searches for holders skip frozen objects, the other test modules, pytest's objects and this package.
 
-    pytest's frames refer to all tests. (`monkeypatch` would be undone only after a fake GPU has been removed.)
+    If the package is installed, searches skip it as they skip all libraries. pytest's frames refer to all tests. The
+    `monkeypatch` fixture is not used because its changes would be undone only after a fake GPU has been removed.
     """
     from ipygpumem.features.holders.tracked_objects import TrackedObjects  # here, because it imports NumPy
 

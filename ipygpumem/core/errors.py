@@ -26,7 +26,7 @@ __all__ = [
 
 
 class IpyGpuMemError(Exception):
-    """Base class of all exceptions raised by this package."""
+    """Base class of the public exceptions that this package defines."""
 
     def __str__(self) -> str:
         return error_line(super().__str__())  # paths and names may contain line breaks

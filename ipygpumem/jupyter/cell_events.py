@@ -237,8 +237,9 @@ class CellHooks:
 
     @staticmethod
     def _call(function: Callable[[Any], None], arguments: list[Any]) -> None:
-        """Remove the only item of ``arguments``, and call ``function`` with it while interrupts are deferred.
+        """Call ``function`` with the only item of ``arguments``. Remove the item, so that this frame does not keep it.
 
+        Interrupts are deferred in the main thread if SIGINT has a Python handler.
         `DeferredInterrupts` is not used as a context manager because this would add overhead to each cell.
         """
         handler = _signal.getsignal(SIGINT)

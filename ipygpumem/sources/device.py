@@ -187,7 +187,10 @@ class Device:
         self._set_mode("device", f"{missing_entry_reason(entries)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return a dict from PID to memory usage in bytes for the device. Raises `NvmlError` if the query fails."""
+        """Return a dict from the PID of each process on the device to its memory usage in bytes.
+
+        The values are None on WSL2 and WDDM. Raises `NvmlError` if the query fails.
+        """
         if self.nvml is None:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)

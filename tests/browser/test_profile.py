@@ -42,7 +42,7 @@ def settled(page):
 
 
 def place(page, x, y):
-    """Return a point of the plot, given as fractions of its width and height."""
+    """Return the page coordinates of the point at these fractions of the plot's width and height."""
     box = page.locator(".pad").bounding_box()
     return box["x"] + box["width"] * x, box["y"] + box["height"] * y
 

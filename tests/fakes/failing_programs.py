@@ -139,10 +139,11 @@ def _normalized(text):
 
 
 def _frames(error, *, hooks):
-    """Return the frames of a traceback from the first frame of a cell; without PyTorch's calls of modules if ``hooks``.
+    """Return the frames of a traceback from the first frame of a cell.
 
-    PyTorch calls a module differently if there are global forward hooks. Before Python 3.11, a function cannot remove
-    its own frame from a traceback.
+    If ``hooks`` is true, the frames of ``torch/nn/modules/module.py`` are omitted: PyTorch calls a module
+    differently if there are global forward hooks. Before Python 3.11, a function cannot remove its own frame from a
+    traceback.
     """
     omitted = ("torch/nn/modules/module.py",) if hooks else ()
     omitted += ("ipygpumem/sources/pytorch.py",) if _OLD_PYTHON else ()

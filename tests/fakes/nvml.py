@@ -70,7 +70,7 @@ class FakeNvmlDevice:
         return self.total - self.driver_reserved - self.used
 
     def processes(self):  # noqa: PLR0911 (one for each regime)
-        """Return pairs of process ID and memory, as visible in this container."""
+        """Return pairs of process ID and memory, as NVML lists them in this regime."""
         own = [(os.getpid(), self.own)] if self.own else []
         if self.regime == "bare":
             return own + list(self.others.items())

@@ -92,7 +92,7 @@ def test_sampling_stops_at_the_end_and_uses_no_other_query(gpu):
         gpu.calls.clear()
         gpu.wait_for_samples()
         assert [gpu.nvml.calls[query] for query in LIST_QUERIES] == [0, 0]
-        assert not gpu.calls, "no counters of PyTorch, no calls of CUDA"
+        assert not gpu.calls, "sampling reads no PyTorch counters and calls no CUDA functions"
     gpu.nvml.calls.clear()
     time.sleep(0.05)
     assert gpu.nvml.calls[MEMORY_QUERY] <= 1, "one sample may have been due"

@@ -68,7 +68,7 @@ def at_first(trace, blocks):
 
 
 def last_action(raw, trace, at_end):
-    """Return the action that ends an allocation: the completed free, or the request if those were not recorded."""
+    """Return the action that ends an allocation: ``free_completed``, or ``free_requested`` if it is not recorded."""
     if any(event["action"] == "free_completed" for event in trace):
         return "free_completed"
     requested = set()

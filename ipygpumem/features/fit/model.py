@@ -25,9 +25,9 @@ class ProbeRun(Serializable):
 
     Attributes:
         size: Size of the step.
-        role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second run at the smallest size,
-            ``"check"`` for a run that checks the prediction, and ``"verification"`` for a check at the largest size
-            that the allowed memory permits. The first run, ``"warm-up"``, is not recorded.
+        role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second recorded run at the
+            smallest size, ``"check"`` for a run that checks the prediction, and ``"verification"`` for a check at the
+            largest size that the allowed memory permits. The warm-up run, which precedes these runs, is not recorded.
         allocated: Peak allocated memory of the process on the device.
         reserved: Peak reserved memory of the process on the device.
         predicted: Predicted peak allocated memory; None if the run was not predicted.

@@ -143,7 +143,7 @@ def _by(help_text: str, default: str | None = None) -> Option:
 def _options(file_help: str) -> tuple[Option, ...]:
     return (
         Option(("files",), "FILE", file_help, is_path=True, accepts_many=True, usage="[FILE]"),
-        _by('sort by this column in descending order (default: "in", the execution order)'),
+        _by('sort by this column in descending order, or use "in" (default) for execution order'),
         DEVICE,
         Option(("-n", "--top"), "N", f"number of rows per page (default: {PAGE})", type=positive),
         Option(("--page",), "N", "page number (page 1 contains the newest rows or the largest values)", type=positive),
@@ -172,7 +172,10 @@ COMPARE = Command(
     (
         Option(("before",), "A", "a log (see the setting GPUMem.log) or an executed notebook", is_path=True),
         Option(("after",), "B", "a log or an executed notebook to compare with A", is_path=True),
-        _by('sort by the size of the change in this column, largest first (default: "in", the execution order)', "in"),
+        _by(
+            'sort by the size of the change in this column, largest first, or use "in" (default) for execution order',
+            "in",
+        ),
         HELP,
     ),
     _compare_magic,

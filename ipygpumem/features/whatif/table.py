@@ -69,7 +69,10 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
     notes += _unsuitable_memory(blockers)
     if blockers.empty and blockers.reserved is not None:
         free = f"{size(blockers.empty)} was free in unused segments"
-        notes.append(f"{free}, which PyTorch frees only if memory runs out or torch.cuda.empty_cache() is called.")
+        notes.append(
+            f"{free}, which PyTorch releases only if memory runs out, during garbage collection "
+            "(garbage_collection_threshold), or when torch.cuda.empty_cache() is called."
+        )
     smallest = blockers.smallest
     if smallest is not None and (blockers.reserved is None or smallest.bytes <= blockers.size / 2):
         blocks = f"{many(len(smallest.rows), 'block')} ({size(smallest.bytes)})"

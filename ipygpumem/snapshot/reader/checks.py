@@ -79,7 +79,7 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def items(value: Any, where: str) -> Sequence[Any]:
-    """Return ``value`` if it is a list or tuple. Raise `SnapshotLimitError` if it is long and repeats a few items."""
+    """Return ``value`` if it is a list or tuple that passes `check_repetition`."""
     check_repetition(array("Q", map(id, sequence(value, where))), where)
     return value  # type: ignore[no-any-return]
 
@@ -90,7 +90,10 @@ def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
 
 
 def check_repetition(ids: array[int], where: str) -> None:
-    """Raise `SnapshotLimitError` if a long list repeats a few objects. Small files of this kind can exhaust memory."""
+    """Raise `SnapshotLimitError` if more than ``MAX_REPETITIONS`` entries of a list repeat an earlier object.
+
+    ``ids`` are the ids of the entries. A small file with such a list could exhaust memory.
+    """
     # a set would need more memory than the entries in the file
     count = len(distinct(np.frombuffer(ids, np.uint64))) if len(ids) > MAX_REPETITIONS else 0
     if len(ids) > MAX_REPETITIONS + count:

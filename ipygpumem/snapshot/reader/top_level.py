@@ -195,7 +195,7 @@ def _read_variables(value: Any, budget: checks.RepeatedTextLimit) -> dict[bytes,
 def _read_readings(readings: dict[str, Any], devices: int) -> dict[str, dict[str, dict[str, float]]]:
     """Return the counters of each device before and after the recording.
 
-    Values other than integers and device indices above the limit are ignored.
+    Values that are not integers are ignored, and so are devices whose index is not below ``devices``.
     """
     return {
         when: {
@@ -209,7 +209,10 @@ def _read_readings(readings: dict[str, Any], devices: int) -> dict[str, dict[str
 
 
 def _read_curves(curves: dict[str, Any], devices: int) -> dict[str, dict[str, Any]]:
-    """Return the sampled curves. Malformed curves and curves of device indices above the limit are ignored."""
+    """Return the sampled curves, without malformed curves and curves of devices whose index is not below ``devices``.
+
+    Raises `SnapshotLimitError` if a device has too many curves, or if the same list is repeated too often.
+    """
     result = {}
     counts = [0] * devices
     list_ids: set[int] = set()
@@ -236,7 +239,7 @@ def _are_integers(values: list[Any]) -> bool:
 
 
 def _dicts(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the items of a dict whose values are dicts."""
+    """Yield the items of ``value`` that have a string as key and a dict as value; none if ``value`` is not a dict."""
     pairs = value.items() if type(value) is dict else ()
     return ((key, item) for key, item in pairs if type(item) is dict and type(key) is str)
 

@@ -157,7 +157,10 @@ def is_retry(recording: Recording, event: int, request: int) -> bool:
 
 
 def may_be_retry(recording: Recording, event: int, request: int) -> bool:
-    """Return whether segments for which `is_retry` is False may have been freed for a request without a stack."""
+    """Return whether segments may have been freed to serve a request although `is_retry` is False.
+
+    This is possible only if neither of the two events has a stack. The arguments are those of `is_retry`.
+    """
     is_known = request == len(recording.trace) or _has_stack(recording, event) or _has_stack(recording, request)
     return not is_known and _may_fit(recording, event, request)
 

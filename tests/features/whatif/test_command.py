@@ -117,8 +117,8 @@ def test_fragmentation_at_the_peak(capsys):
     assert output.endswith(
         "PyTorch reserved new memory for the request; reserved memory rose to 1,936 MiB.\n"
         "50.0 MiB was free in 17 partly used segments, in blocks of at most 15.0 MiB.\n"
-        "62.0 MiB was free in unused segments, which PyTorch frees only if memory runs out or "
-        "torch.cuda.empty_cache() is called.\n"
+        "62.0 MiB was free in unused segments, which PyTorch releases only if memory runs out, during garbage "
+        "collection (garbage_collection_threshold), or when torch.cuda.empty_cache() is called.\n"
     )
 
 

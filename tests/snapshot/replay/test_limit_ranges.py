@@ -17,8 +17,8 @@ from snapshot import files
 _ROUNDED = "roundup_power2_divisions:8"
 
 
-def _requests(monkeypatch):
-    """Return a list to which each tested limit is appended."""
+def _tested_limits(monkeypatch):
+    """Record the limits with which `Replay.fits_with_limits` is called, and return the list of them."""
     tested, fits_with_limits = [], Replay.fits_with_limits
 
     def fits(self, capacity):
@@ -66,7 +66,7 @@ def test_smallest_limit(fraction):
 
 
 def test_all_limits_of_a_range_are_tested(monkeypatch):
-    tested = _requests(monkeypatch)
+    tested = _tested_limits(monkeypatch)
     result = replay(files.snapshot("variable_lengths_oom"), 0, _ROUNDED, by_fraction=True)
     bounds = 3120 * MIB, 3350 * MIB - 1
     assert [result.fits(limit) for limit in (bounds[0], 3300 * MIB, bounds[1])] == [False, True, False]

@@ -148,7 +148,11 @@ def test_limits_below_the_smallest_capacity(by_fraction):
 
 
 def with_uncertain_blocks():
-    """Return a recording with two older blocks of 8 MiB, whose free blocks of 12 MiB may begin up to 1 MiB later."""
+    """Return a recording in which two blocks of 8 MiB are freed that were allocated before the recording began.
+
+    Each block is in a segment of 20 MiB. The free block of 12 MiB after it may begin at an address that is up to 1 MiB
+    higher.
+    """
     events = [("segment_alloc", 1000, 60), ("alloc", 1000, 60)]
     events += [(action, start, 8) for start in (0, 100) for action in ("free_requested", "free_completed")]
     return snapshot(events, [(0, 20, []), (100, 20, []), (1000, 60, [(1000, 60)])])

@@ -24,7 +24,7 @@ class EngineSubmission:
         code: The code.
         cell: Index of the notebook cell.
         replies: Reply of each engine, an ``ipyparallel.AsyncResult``, by engine ID.
-        reported: IDs of the engines whose reports have already been merged.
+        reported: IDs of the finished engines that the merged report already includes.
     """
 
     code: str
@@ -38,7 +38,11 @@ class EngineSubmission:
         return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     def take_reports(self) -> bool:
-        """Mark finished engines as reported. Return whether there are new reports to merge."""
+        """Return whether to create or update the merged report, and mark the finished engines as included in it.
+
+        The report is created or updated if an engine has published a report and an engine has finished since the last
+        update. If all engines have rejected the options, there is no merged report.
+        """
         replies = self.replies.values()
         if not any(map(_published_reports, replies)) or all(map(_is_rejection, replies)):
             return False
