@@ -242,6 +242,26 @@ def test_workspaces_of_convolutions_grow_like_images(allocations, fake_gpu, size
     assert result.predict(size) == pytest.approx(measured(step, size), rel=0.001)
 
 
+def test_smaller_runs_if_no_larger_run_is_allowed(allocations, fake_gpu):
+    """The first four sizes do not confirm a quadratic function, and the fifth would exceed the share of a run."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 2900 * MIB, 0)
+    layer = nn.Linear(1024, 4096)
+
+    def step(image):
+        tensors = [torch.empty(256, image, image), torch.empty(256, image, image)]
+        layer(torch.randn(4, 1024)).sum().backward()
+        del tensors
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(64, 2049, 32))
+    sizes = [(probe.size[0], probe.role) for probe in result.probes]
+    assert sizes[-3:] == [(512, "fit"), (320, "fit"), (512, "verification")]
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    assert result.predict(1024) == measured(step, 1024)
+
+
 @pytest.mark.parametrize("power", [1, 2, 3, 4])
 def test_checks_at_sizes_beyond_those_of_the_prediction(allocations, fake_gpu, power):
     """A prediction is confirmed at 1.5 times the sizes that determine it, or more, or refused."""

@@ -559,6 +559,33 @@ def test_workspaces_of_algorithms_that_depend_on_the_size(workspaces):
     assert (scaled.predict(96).requested, scaled.deviation(96, last).error) == (recorder.peaks[-1][0], 0)
 
 
+def image_step(recorder, size, workspaces=()):
+    """Allocate tensors and workspaces like a convolution; ``workspaces`` contains exceptional sizes in bytes."""
+    kept = [recorder.alloc(1000 * size**2, line(layer)) for layer in range(4)]
+    for layer in range(4):
+        nbytes = dict(workspaces).get(size, 2000 * size**2 + 300_000)
+        recorder.free(recorder.alloc(nbytes, BACKWARD))
+        kept.append(recorder.alloc(4000 * (layer + 1), BACKWARD))
+    for address in kept:
+        recorder.free(address)
+
+
+def test_workspaces_grow_with_the_number_of_pixels():
+    """Those at small sizes belong to other algorithms."""
+    other = {64: 40_000_000, 128: 100_000}
+    recorder = Recorder().run(lambda *args: image_step(*args, other), 64, 128, 256, 320, 512, 2048)
+    *small, (_, last) = recorder.steps()
+    scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
+    assert scaled.reasons == ()
+    assert scaled.predict(2048).requested == recorder.peaks[-1][0]
+
+
+def test_line_through_two_sizes_of_a_quadratic_function():
+    scaled = RecordedStepPredictor.from_recordings(Recorder().run(image_step, 320, 512).steps())
+    (reason,) = scaled.reasons
+    assert re.search(r"are not linear functions of the size: record smaller sizes", reason)
+
+
 def test_workspaces_are_linear_if_the_tensors_are():
     sizes = {2: 98.81, 4: 196.34, 8: 388.34, 65: 3124.34, 260: 12484.34}
     recorder = Recorder().run(with_workspace(sizes), *sizes)
