@@ -72,16 +72,16 @@ class CellMeasurements:
         cell, outermost = self.running.push(info)
         if not outermost:
             return
-        self.idle.run()
+        if self.idle.function is not None:
+            self.idle.run()
         raw, magics, previous, self._previous = info.raw_cell or "", self._magics, self._previous, None
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
-        self.ooms.report = None
+        self.ooms.report, settings = None, magics.values
         if self.ooms.recording.template is not None:
             self.ooms.recording.start_cell()
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
-        settings = magics.values
         is_measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
         if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):  # this magic starts it itself
             cell.plan = self.presenter.default_plan()

@@ -15,13 +15,16 @@ _DELAY = 0.005  # time in seconds in which the kernel sends its reply, for which
 class IdleCall:
     """Function call that is postponed until the kernel is idle.
 
+    Attributes:
+        function: The postponed function; None if there is none.
+
     Args:
         shell: IPython shell. Calls are postponed only if a kernel runs its cells in the event loop of the main thread.
     """
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._function: Callable[[], object] | None = None
+        self.function: Callable[[], object] | None = None
 
     def postpone(self, function: Callable[[], object]) -> bool:
         """Call ``function`` when the kernel is idle, or on the next call to `run`. Return False if this is impossible.
@@ -38,12 +41,12 @@ class IdleCall:
         except RuntimeError:
             return False
         loop.call_later(_DELAY, self.run)
-        self._function = function
+        self.function = function
         return True
 
     @print_exceptions
     def run(self) -> None:
         """Call the postponed function now, if there is one."""
-        function, self._function = self._function, None
+        function, self.function = self.function, None
         if function is not None:
             function()

@@ -108,7 +108,7 @@ def test_host_memory_of_the_next_cell(gpu_notebook, monkeypatch):
 
     def postpone(function):
         postponed.append(function)
-        idle._function = function  # IPython calls `run` before the next cell
+        idle.function = function  # IPython calls `run` before the next cell
         return True
 
     gpu_notebook.run("0")
