@@ -32,15 +32,24 @@ PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 # Python 3.10 if it is installed.
 OLDEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
+# The output of targets that run at the same time, one after the other; make 3.81, which macOS has, cannot do this.
+OUTPUT_SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
-.PHONY: demo test fast test-cuda test-oldest lint docs docs-links bench bench-fit bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
+.PHONY: demo test test-main test-old-ipythons fast test-cuda test-oldest lint docs docs-links bench bench-fit bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
-test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=test-%)
+# `make -k test` runs both parts, even if tests of the first fail.
+test: test-main test-old-ipythons
+
+test-main: $(VENV)/.browser $(VENV)/.node
 	$(call pytest,$(BIN)/python)
+
+# At the same time and one process each, because each process imports PyTorch and all tests, which takes seconds.
+test-old-ipythons: $(VENV)/.test
+	+$(MAKE) --no-print-directory $(OUTPUT_SYNC) -j JOBS=0 $(OLD_IPYTHONS:%=test-%)
 
 # What needs no browser, Node, kernel or cluster.
 fast: $(VENV)/.test
