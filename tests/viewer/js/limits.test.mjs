@@ -240,7 +240,7 @@ test("addresses with the same hash are found quickly", () => {
   for (const [name, run] of Object.entries(runs)) assert(measured(run) < slow / 3, name);
 });
 
-test("the cells in a stack are searched once, not for each allocation", () => {
+test("a limited number of cells in a stack is considered, and once for each time", () => {
   const count = 3000;
   const cells = Array.from({ length: count }, (_, number) => ({
     number,
@@ -249,14 +249,41 @@ test("the cells in a stack are searched once, not for each allocation", () => {
     end_us: 2 * count,
   }));
   const snapshot = deepStack(count, count, { cells });
+  const [device] = snapshot.devices;
   snapshot.stacks.frames.forEach((frame, number) => {
     frame.file = `c${number}`;
   });
+  device.trace.time.fill(2 * count, 200);
   const running = counted(snapshot.cells, "running");
+  const { codes, describe } = snapshot.key(device, "cell");
+  const labels = [0, 1, 99, 100, count - 1].map((row) => describe(codes[row], [row]).label);
+  assert.deepEqual(labels, ["In[0]", "In[1]", "In[99]", "In[99]", "In[99]"]); // as in Python
+  assert(running.length <= 201 * 100);
+});
+
+test("stacks with the same cells share their runs", () => {
+  const count = 100;
+  const cells = Array.from({ length: count }, (_, number) => ({
+    number,
+    filename: `c${number % 2}`,
+    start_us: 10 * number,
+    end_us: 10 * number + 9,
+  }));
+  const frames = [["c0", 1, "a"], ["c1", 1, "b"], ...Array.from({ length: count }, (_, line) => ["x", line + 1, "f"])];
+  const columns = {
+    "stacks/own": frames.map(() => 1),
+    "stacks/node_frame": frames.map((_, frame) => frame),
+    "stacks/node_parent": frames.map((_, frame) => Math.min(frame - 1, 1)),
+    "stacks/leaf": frames.slice(2).map((_, stack) => stack + 2),
+    "stacks/user_frame": frames.slice(2).map((_, stack) => stack + 2),
+  };
+  const events = frames.slice(2).map((_, stack) => ({ action: 0, size: 1, time: 10 * stack, stack }));
+  const allocations = events.map(({ stack }) => ({ start: stack, end: count, size: 1, stack }));
+  const snapshot = createSnapshot(events, allocations, { header: { cells, frames }, columns });
   const { codes, describe } = snapshot.key(snapshot.devices[0], "cell");
   assert.deepEqual(
-    [0, 1, count - 1].map((row) => describe(codes[row], [row]).label),
-    ["In[0]", "In[1]", `In[${count - 1}]`],
+    Array.from(codes, (code) => describe(code).label),
+    cells.map(({ number }) => `In[${number}]`),
   );
-  assert(running.length <= 2 * count);
+  assert(snapshot.cells.spans.size <= 3);
 });

@@ -290,7 +290,7 @@ test("the run of a cell depends on time and file", () => {
   assert.equal(cells.label(45, ["a.py"]), "In[3]");
   assert.equal(cells.label(25, ["a.py"]), "In[2]", "a function of In[1] called by In[2]");
   assert.equal(cells.label(-1, ["a.py"]), "In[1] or In[3]");
-  assert.equal(cells.label(15, ["x.py"]), "(no cell)");
+  assert.equal(cells.label(15, cells.cellFiles(["x.py"])), "(no cell)");
   assert.equal(cells.label(-1, ["<ipython-input-7-0123456789ab>"]), "In[7]");
 });
 

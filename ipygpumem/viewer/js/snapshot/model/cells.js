@@ -7,6 +7,7 @@ import { Spans } from "./spans.js";
 /** @typedef {{number: number|null, filename: string, start_us: number, end_us: number, success: boolean|null}} Cell */
 
 const MAX_LABELS = 3;
+const MAX_FILES = 100; // cells in a stack that are considered
 const IPYTHON = /^<ipython-input-(\d+)-[0-9a-f]+>$/;
 const IPYKERNEL = /^.*[/\\]ipykernel_\d+[/\\](\d+)\.py$/;
 
@@ -72,27 +73,22 @@ export class Cells {
     return numbers[spans.at(time)] ?? -1;
   }
 
-  /** The runs of the cells that some files belong to, by start. @param {string[]} files @returns {number[]} */
-  runsOf(files) {
-    const runs = files.map((file) => this.runs.get(file) ?? []).filter((numbers) => numbers.length);
-    return runs.length === 1 ? runs[0] : runs.flat().sort((a, b) => a - b);
+  /** The files of the outermost cells in a stack. @param {string[]} files in the stack, the outermost first */
+  cellFiles(files) {
+    const cells = [];
+    for (const file of files) if (cells.length < MAX_FILES && this.labelOf(file)) cells.push(file);
+    return cells;
   }
 
-  /**
-   * The label of the cell of an event.
-   * @param {number} time -1: unknown @param {string[]} files in its stack, the outermost first
-   * @param {number[]} [runs] result of `runsOf`, which saves time if the stack occurs repeatedly
-   */
-  label(time, files, runs) {
+  /** The label of the cell of an event. @param {number} time -1: unknown @param {string[]} files result of `cellFiles` */
+  label(time, files) {
     let run = -1;
-    for (const numbers of runs ? [runs] : files.map((file) => this.runs.get(file) ?? []))
-      if (numbers.length) run = Math.max(run, this.running(numbers, time));
+    for (const file of files) {
+      const numbers = this.runs.get(file);
+      if (numbers) run = Math.max(run, this.running(numbers, time));
+    }
     if (run < 0) run = this.running(this.all, time);
     if (run >= 0) return cellLabel(this.cells[run]);
-    for (const file of files) {
-      const label = this.labelOf(file);
-      if (label) return label;
-    }
-    return NO_CELL;
+    return files.length ? /** @type {string} */ (this.labelOf(files[0])) : NO_CELL;
   }
 }

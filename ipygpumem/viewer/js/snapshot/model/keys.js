@@ -80,7 +80,8 @@ function startTime(device, row) {
 
 /** The cell of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
 export function cellOf(snapshot, device, row) {
-  return oneLine(snapshot.cells.label(startTime(device, row), snapshot.stacks.files(device.allocations.stack[row])));
+  const files = snapshot.cells.cellFiles(snapshot.stacks.files(device.allocations.stack[row]));
+  return oneLine(snapshot.cells.label(startTime(device, row), files));
 }
 
 /** The innermost annotated region at the time of an allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
@@ -143,15 +144,19 @@ const GROUPINGS = {
   cell(snapshot, device) {
     const names = new Numbers();
     const { stack, length } = device.allocations;
-    /** By stack: a stack may contain thousands of cells. @type {Map<number, {files: string[], runs: number[]}>} */
-    const cells = new Map();
+    const { cells, stacks } = snapshot;
+    /** The cells in each stack, and its last result. @type {Map<number, {files: string[], time: number, code: number}>} */
+    const byStack = new Map();
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const { files, runs } = getOrCreate(cells, stack[row], () => {
-        const cellFiles = snapshot.stacks.files(stack[row]).filter((file) => snapshot.cells.labelOf(file));
-        return { files: cellFiles, runs: snapshot.cells.runsOf(cellFiles) };
-      });
-      codes[row] = names.number(snapshot.cells.label(startTime(device, row), files, runs));
+      const files = () => cells.cellFiles(stacks.files(stack[row]));
+      const last = getOrCreate(byStack, stack[row], () => ({ files: files(), time: Number.NaN, code: 0 }));
+      const time = startTime(device, row);
+      if (last.time !== time) {
+        last.time = time;
+        last.code = names.number(cells.label(time, last.files));
+      }
+      codes[row] = last.code;
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
