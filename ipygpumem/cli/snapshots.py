@@ -27,7 +27,6 @@ _Answer = dict[str, Any] | list[str]  # values to print as JSON, or lines of tex
 
 
 def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Call ``show`` for the snapshot in each file, print errors, and return the exit status."""
     status = 0
     for name in arguments.files:
         try:
@@ -62,7 +61,6 @@ def _query(answer: Callable[[Snapshot, argparse.Namespace], _Answer]) -> Callabl
 
 
 def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
-    """Return the timeline of ``device`` or, if ``device`` is None, the timelines of all devices that used memory."""
     if device is not None:
         return [snapshot.timeline(device)]
     timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]

@@ -195,7 +195,6 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
 
 
 def _group_colors(groups: Sequence[Group]) -> list[str]:
-    """Assign saturated colors to lines of code in order, and muted colors to allocations without a line."""
     saturated = iter(_LINE_COLORS)
     colors = []
     for group in groups:

@@ -194,7 +194,6 @@ class SearchTargets:
                     self.kinds[location[:2]] = min(kind, self.kinds.get(location[:2], "plain"), key=KINDS.index)
 
     def _wrapped_tensors(self, tensor: Any) -> list[Any]:
-        """Return the tensors in a wrapper that ``__tensor_flatten__`` names or, if it names none, in all attributes."""
         if not self._types.defines_torch_dispatch(tensor):
             return []
         attributes = list(dict.items(instance_dict(tensor) or {}))

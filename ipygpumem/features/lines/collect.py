@@ -83,7 +83,6 @@ def _time_magic_offset(regions: Sequence[SourceRegion], source: SourceCode) -> d
 def _executed_regions(
     lines: Iterable[Line], listed_regions: Sequence[SourceRegion], source: SourceCode
 ) -> list[SourceRegion]:
-    """Return the functions that contain ``lines``, or cells for lines outside functions, except ``listed_regions``."""
     whole_cells = {region.file for region in listed_regions if not region.name}
     lines_by_file: dict[str, list[int]] = {}
     for file, number in lines:

@@ -275,7 +275,10 @@ def _values(device: DeviceReading | None) -> dict[str, Any]:
 
 
 def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
-    """Return ``[execution count, start, end, success]`` of the newest cells, oldest first, that ended after a time."""
+    """Return ``[execution count, start, end, success]`` of the cells that ended after ``since``, oldest first.
+
+    Only the newest `_MAX_CELLS` reports are considered.
+    """
     newest = islice(reversed(reports), _MAX_CELLS)
     newest_first = takewhile(lambda report: report.time + report.seconds >= since, newest)
     return [

@@ -129,7 +129,6 @@ class _FoldedModule:
     children: tuple[_FoldedModule, ...]
 
     def walk(self) -> Iterator[_FoldedModule]:
-        """Yield this module and all modules inside it; each module precedes its submodules."""
         yield self
         for child in self.children:
             yield from child.walk()

@@ -83,7 +83,6 @@ def failure_report(
 
 
 def _replay_sentences(path: Path, failure: FailedAllocation, cell: FailedCell | None) -> list[str]:
-    """Replay the allocation history within a time limit, and return sentences about avoiding the failure."""
     time = ReplayTimeLimit()
     snapshot = Snapshot.load(path)
     sentences = [attempt(lambda: with_expandable_segments(snapshot, failure, time)) or ""]

@@ -52,7 +52,6 @@ def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[
 def _with_rows(
     tables: Iterable[Table], processes: Mapping[str, Sequence[_Process]], cells: Callable[..., tuple[str, ...]]
 ) -> list[Table]:
-    """Add rows for the first five processes on each device, and a row with the total of the remaining processes."""
     result = []
     for table in tables:
         of_device = processes.get(table.title.partition(" ")[0], ())

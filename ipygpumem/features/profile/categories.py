@@ -189,7 +189,6 @@ def _required_for_learned(flow: DataFlow, categories: TensorCategories) -> set[_
 
 
 def _inferred_parameters(flow: DataFlow, categories: TensorCategories, learned: set[int]) -> set[int]:
-    """Return tensors that behave like parameters: the forward pass uses them, and gradients depend on them."""
     versions = all_versions(flow, categories)
     gradient = frozenset({GRADIENT})
     forward = {version for version in versions if categories.category_of(*version) == INPUT}

@@ -134,8 +134,8 @@ class _EventTreeReader:
     def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
         """Return whether the schema of an operator is known, and an (index, writes) pair for each tensor argument.
 
-        ``index`` is the index of the tensor, and ``writes`` states whether the operator writes to the tensor. It is
-        None if the schema is unknown.
+        ``index`` is the index of the tensor. ``writes`` states whether the operator writes to the tensor; None if the
+        schema is unknown.
         """
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []

@@ -217,7 +217,6 @@ def _start(result: RankResult) -> float:
 
 
 def _why_earlier(result: RankResult, newest_result: RankResult) -> str:
-    """Return the reason why a result is not from the newest run, or an empty string if it may be from this run."""
     origin, newest = result.origin, newest_result.origin
     if origin is None or newest is None:
         return ""

@@ -190,7 +190,6 @@ class Recording:
         return operation[is_selected], np.flatnonzero(is_selected).astype(np.int32)
 
     def _releases(self) -> list[ReleasedSegments | int]:
-        """Return the groups of segments that were freed together and the out-of-memory errors, ordered by event."""
         trace = self.trace
         events = trace.events(*RELEASES)
         frees_some = self.settings.max_split_size is not None or self.settings.collection_threshold > 0

@@ -114,7 +114,6 @@ def address_chooser(
 
 
 def _recorded_address(recording: Recording, allocator: SimulatedAllocator, size: int) -> int | None:
-    """Return the address of the next recorded segment; None if the replay has diverged from the recording."""
     number, events = len(allocator.events), recording.segment_events
     if number >= len(events):
         return None

@@ -91,7 +91,6 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
 
 
 def _copy_snapshots(engines: Engines, ranks: Ranks, directory: str) -> Iterator[str]:
-    """Copy the engines' snapshots into a directory and yield a message for each. A failed copy leaves no file."""
     snapshots = {int(result.name): result.snapshot for result in ranks.members if result.snapshot is not None}
     if not snapshots:
         yield "there are no snapshots to collect"

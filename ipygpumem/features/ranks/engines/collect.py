@@ -106,7 +106,6 @@ class Engines:
                     self._shell.events.unregister(event, callback)
 
     def _execute(self, code: dict[int, str], timeout: float) -> dict[int, Any]:
-        """Run the code given for each engine ID. Wait at most ``timeout`` seconds in total for the replies."""
         end = time.monotonic() + timeout
         replies = {number: self.client[number].execute(text, silent=True, block=False) for number, text in code.items()}
         for reply in replies.values():
@@ -122,7 +121,6 @@ class Engines:
                 self.origins[number] = outcome
 
     def _send_execute_request(self, socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
-        """Send code to an engine like the client's original method, and record the request as a submission."""
         reply = type(self.client).send_execute_request(self.client, socket, code, *arguments, **options)
         engine_ids = {uuid.encode(): engine_id for engine_id, uuid in self.client._engines.items()}
         engine_id = engine_ids.get(options.get("ident"))

@@ -148,7 +148,7 @@ def _serves(result: ReplayRun, choice: BlocksToFree, serving: int, rounded: int,
 def _contiguous(result: ReplayRun, segments: Sequence[SimulatedSegment], rounded: int) -> BlocksToFree | None:
     """Return the blocks in the range of addresses that can hold a request and has the fewest bytes in use.
 
-    None if no segment is large enough. ``rounded`` is the size of the request in bytes.
+    The result is None if no segment is large enough. ``rounded`` is the size of the request in bytes.
     """
     best: tuple[int, list[int]] | None = None
     for segment in segments:

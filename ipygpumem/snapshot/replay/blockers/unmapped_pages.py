@@ -83,7 +83,6 @@ def blocks_to_unmap(
 
 
 def _by_range(result: ReplayRun, rows: list[int]) -> list[tuple[int, int, list[int]]]:
-    """Return start, page size and rows, ordered by address, of each address range with blocks in use."""
     allocator = result.allocator
     starts = sorted(allocator.ranges)
     inside: dict[int, list[int]] = {}
@@ -196,7 +195,6 @@ class _PageSearch:
         return table
 
     def _transitions(self, page: _Page, *, backwards: bool) -> Iterator[tuple[int, int, int, int, list[int]]]:
-        """Yield the states before and after a page, the bytes to free, the unmapped memory in units, and the rows."""
         sizes = self.result.sizes
         first, second = (page.right, page.left) if backwards else (page.left, page.right)
         inner = sum(sizes[row] for row in page.inner)
