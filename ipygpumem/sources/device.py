@@ -178,7 +178,6 @@ class Device:
         return pids, _is_test_allocation(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
-        """Accept the entry with this process's PID if its memory usage is not less than PyTorch's reserved memory."""
         for pid in namespace_pids():
             size = entries.get(pid)
             if size is not None and size >= max(reserved or 0, 1):
@@ -187,10 +186,7 @@ class Device:
         self._set_mode("device", f"{missing_entry_reason(entries)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return a dict from the PID of each process on the device to its memory usage in bytes.
-
-        The values are None on WSL2 and WDDM. Raises `NvmlError` if the query fails.
-        """
+        """Return the memory usage in bytes (None on WSL2 and WDDM) by PID. Raises `NvmlError` if the query fails."""
         if self.nvml is None:
             raise NvmlError(self.reason or "NVML cannot query this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
