@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ipygpumem.jupyter.idle import IdleCall
-from ipygpumem.sources import device_monitor
+from ipygpumem.sources import device, device_monitor
 
 MIB = 1 << 20
 
@@ -149,7 +149,12 @@ def test_settings_that_need_the_report(postponed, tmp_path, monkeypatch, setup):
 
 
 @pytest.mark.parametrize("change", [None, "allocated", "peak", "outside", "processes", "mode"])
-def test_changes(gpu_notebook, fake_gpu, postponed, change):
+def test_changes(gpu_notebook, fake_gpu, postponed, monkeypatch, change):
+    monkeypatch.setattr(device, "_LIST_LIFETIME", -1.0)  # reads NVML's list in each cell
+    fake_gpu.nvml_device.others[76] = 4 * MIB
+    fake_gpu.free(fake_gpu.alloc(4 * MIB))  # the peak below does not need another segment
+    gpu_notebook.run("0")
+
     def cell():
         if change == "allocated":
             fake_gpu.alloc(4 * MIB)
@@ -158,7 +163,7 @@ def test_changes(gpu_notebook, fake_gpu, postponed, change):
         elif change == "outside":
             fake_gpu.outside(4 * MIB)
         elif change == "processes":
-            fake_gpu.nvml_device.others[77] = 4 * MIB
+            fake_gpu.nvml_device.others[77] = fake_gpu.nvml_device.others.pop(76)
         elif change == "mode":
             gpu_notebook.shell.magics_manager.registry["GPUMem"].cells.presenter._modes.modes["cuda:0"] = "device"
 
