@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Size = tuple[int, ...]  # size of a step on each axis, such as ``(batch, length)``
 Powers = tuple[int, ...]  # exponent of the size on each axis
 
+_RESERVED_ERROR = 0.06  # 5.9% was measured for ResNet-18 with images of up to 2,048 pixels
 _SLOW_GROWTH = 1 / 16  # growth of an allocation above its limit, relative to its growth below the limit
 _LARGEST_SLOW = 1 << 28  # PyTorch splits reductions of more than 2 GiB
 _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
@@ -76,6 +77,16 @@ class SizeModel:
         size = tuple(points[0] for points in self.nodes)
         result: NDArray[np.bool_] = self.sizes(size) != self.sizes(tuple(2 * value for value in size))
         return result
+
+    @property
+    def reserved_error(self) -> float:
+        """Share by which predictions of reserved memory may be too low.
+
+        Reserved memory depends on whether tensors fit into the memory of freed workspaces. If they grow faster than the
+        size of the step, small runs do not show this.
+        """
+        irregular = self.irregular & np.isinf(self.limits)
+        return _RESERVED_ERROR if max(map(len, self.nodes)) > len((0, 1)) and np.any(irregular) else 0.0
 
     def evaluate(self, coefficients: NDArray[Any], size: Size) -> Any:
         """Return the values of polynomials at a size. The last axes of ``coefficients`` are those of the size."""

@@ -109,7 +109,7 @@ class StepPredictor:
         ``first``, ``last``: Smallest and largest size to consider.
         ``after_release``: Whether to include sizes that fit only after PyTorch frees cached segments.
         """
-        limit = int(parse_size(capacity) * (1 - margin))
+        limit = int(parse_size(capacity) * (1 - margin) * (1 - self.model.reserved_error))
         accepted = (results.FITS, results.FITS_AFTER_RELEASE) if after_release else (results.FITS,)
         bounds: list[Floats | float] = [self.model.high, *([1.0] if np.any(self.model.high > 1) else [])]
 

@@ -578,6 +578,8 @@ def test_workspaces_grow_with_the_number_of_pixels():
     scaled = RecordedStepPredictor.from_recordings(small, state=state_before(last))
     assert scaled.reasons == ()
     assert scaled.predict(2048).requested == recorder.peaks[-1][0]
+    largest = scaled.largest("100 GiB")
+    assert 0.92 * (100 << 30) < scaled.predict(largest).reserved <= 0.94 * (100 << 30)
 
 
 def test_line_through_two_sizes_of_a_quadratic_function():
