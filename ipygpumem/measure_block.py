@@ -31,8 +31,7 @@ from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import RecordingOptions
-from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import MeasuredCode, Measurement, MeasurementOptions, notebook_sources
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

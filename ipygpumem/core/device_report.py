@@ -23,12 +23,6 @@ _compared = attrgetter(
 )
 
 
-def same_usage(before: DeviceReading, after: DeviceReading) -> bool:
-    """Return whether two readings contain the same memory usage, failed allocations, context and processes."""
-    is_same = before.context == after.context and before.listed is after.listed
-    return is_same and bool(_compared(before) == _compared(after))
-
-
 @dataclass(frozen=True, slots=True)
 class PeakCounters:
     """The highest value of each allocator counter during a measurement, in bytes.

@@ -113,11 +113,6 @@ class RunningCells:
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
-    def count_and_start(self) -> tuple[int | None, float] | None:
-        """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
-        cell = self.outermost()
-        return None if cell is None else (cell.number, cell.began)
-
     def whole_cell(self) -> RunningCell | None:
         """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic.
 

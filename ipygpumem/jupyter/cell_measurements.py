@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from ipygpumem.core.errors import GPUMemLimitExceeded
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
+from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.holders.command import HolderBaselines
@@ -28,11 +29,9 @@ from ipygpumem.jupyter.cell_report import (
     print_exceptions,
 )
 from ipygpumem.jupyter.display import ClearOutputTracker
-from ipygpumem.jupyter.idle import IdleCall
 from ipygpumem.jupyter.live_display import LiveDisplayUpdater
 from ipygpumem.jupyter.namespace import ExecutionCounts, calling_cell, next_execution_count
-from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import NO_CODE, MeasuredCode, Measurement, MeasurementOptions, notebook_sources
 from ipygpumem.measurement.plan import MeasurementPlan, MeasurementResult
 from ipygpumem.measurement.recorder import CellInfo
 
@@ -49,12 +48,12 @@ class CellMeasurements:
         self.hooks = CellHooks(shell, self.pre_run_cell, self.post_run_cell, self.running.stacks)
         self.clearing = ClearOutputTracker(shell)
         self.live = LiveDisplayUpdater(shell, runtime, self.clearing)
-        self.idle, self.numbers = IdleCall(shell), ExecutionCounts(shell)
+        self.numbers = ExecutionCounts(shell)
         self.baselines = HolderBaselines(runtime)
         self.ooms = OomPanel(magics, OomRecording(runtime, self._running_cell, self.numbers.by_filename))
         self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self._has_metadata = False
-        self._previous: Measurement | None = None  # measurement of the previous cell
+        self._previous: Reading | None = None  # second reading of the previous cell
         self.statements: set[str] = set()
         """File names under which IPython compiled the statements measured by ``%gpumem STATEMENT``."""
 
@@ -72,21 +71,21 @@ class CellMeasurements:
         cell, outermost = self.running.push(info)
         if not outermost:
             return
-        if self.idle.function is not None:
-            self.idle.run()
-        raw, magics, previous, self._previous = info.raw_cell or "", self._magics, self._previous, None
+        raw, magics = info.raw_cell or "", self._magics
+        previous, self._previous = self._previous, None
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
-        self.ooms.report, settings = None, magics.values
+        self.ooms.report = None
         if self.ooms.recording.template is not None:
             self.ooms.recording.start_cell()
         if cell.stored and (magics.record.recorder is not None or self.ooms.recording.template is not None):
             self._set_cell(next_execution_count(self._shell))
+        settings = magics.values
         is_measured = settings.report != "off" or settings.limit is not None or magics.record.recorder is not None
-        if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):  # this magic starts it itself
+        # for a %%gpumem cell, the magic starts the measurement
+        if cell.stored and is_measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.default_plan()
-            reading = None if previous is None else previous.after
-            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), reading)
+            cell.measurement = cell.plan.begin(self._runtime, self._measurement_options(), previous)
             self._begin_live(cell)
 
     def _measurement_options(self) -> MeasurementOptions:
@@ -205,16 +204,12 @@ class CellMeasurements:
         if cell.reported or rejected:
             cell.abandon()
             return None
-        postpone = functools.partial(self._postpone, measurement) if cell.options is None else None
-        finished = plan.finish(measurement, label, success=success, code=lambda: code, postpone=postpone)
-        self._previous = measurement if cell.options is None else None
+        finished = plan.finish(measurement, label, success=success, code=lambda: code)
         if finished is None:
             return None
+        self._previous = measurement.after if cell.options is None else None
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)
         return finished.error
-
-    def _postpone(self, measurement: Measurement, create: Callable[[], object]) -> bool:
-        return self.presenter.hides_unchanged(measurement) and self.idle.postpone(create)
 
     def _recorded_code(self, cell: RunningCell, raw: str) -> tuple[MeasurementLabel, MeasuredCode]:
         filename, text = cell.code or (None, raw)
@@ -289,8 +284,12 @@ class CellMeasurements:
                     self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
         self.running.stacks.clear()
-        self.idle.run()
         self.live.close()
+
+    def open_cell(self) -> tuple[int | None, float] | None:
+        """Return the execution count and start time (Unix time) of the running cell, or None if no cell is running."""
+        cell = self.running.outermost()
+        return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellInfo | None:
         cell = self.running.outermost()

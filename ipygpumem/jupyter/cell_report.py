@@ -25,7 +25,7 @@ from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.display import uses_color
-from ipygpumem.jupyter.live_display import DELAY, LiveDisplay
+from ipygpumem.jupyter.live_display import LiveDisplay
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.plan import Collector, MeasurementPlan
 from ipygpumem.measurement.runtime import current
@@ -185,15 +185,6 @@ class ReportPresenter:
         # memory that a library allocates and frees within the cell appears only in the peak of that library
         library_peak = max([library.peak or 0 for library in report.libraries], default=0)
         return library_peak >= minimum or any(device.has_changed(minimum) for device in report.devices.values())
-
-    def hides_unchanged(self, measurement: Measurement) -> bool:
-        """Return whether `present` will neither show nor send the report of a short measurement without a change."""
-        settings, after, modes = self._magics.values, measurement.after, self._modes.modes
-        if settings.report != "changed" or settings.min_change <= 0 or settings.limit is not None or settings.log:
-            return False
-        if self.send is not None or self._ooms.observer.count or measurement.seconds >= DELAY / 2 or after is None:
-            return False
-        return all(modes.get(device.name) == device.mode for device in after.devices.values() if device.context)
 
     def _show_requested(self, report: Report, options: CellOptions, display_id: str | None) -> None:
         magics, recording, profile = self._magics, report.recording, report.profile

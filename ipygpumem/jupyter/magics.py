@@ -67,7 +67,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         """Monitor that ``%gpumem monitor`` opens, created on first use to save memory."""
         from ipygpumem.features.live.monitor import MemoryMonitor
 
-        return MemoryMonitor(self.shell, self.session, self.cells.running.count_and_start)
+        return MemoryMonitor(self.shell, self.session, self.cells.open_cell)
 
     def close_monitoring(self) -> None:
         """Close the monitor if it has been created."""

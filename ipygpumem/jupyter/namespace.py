@@ -19,7 +19,7 @@ from IPython.utils.text import EvalFormatter
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.introspection import attempt, frame_label
 from ipygpumem.core.text import error_line
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 
 if TYPE_CHECKING:
     from ipygpumem.features.lines.source_code import SourceRegion

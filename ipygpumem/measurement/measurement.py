@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import threading
 import time
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from ipygpumem.core.data_classes import dataclass
-from ipygpumem.core.device_report import same_usage
 from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import MeasurementLabel, RecordingInfo, Report, build_report
@@ -110,15 +110,11 @@ _NO_LABEL = MeasurementLabel()
 class Measurement:
     """Measurement of all monitored devices and of the host. Call `begin`, then either `end` or `abandon`.
 
-    `end` consists of `stop` and `report`, which can also be called separately.
-
     Attributes:
         devices, recorder, path: As in `MeasurementPlan`.
         observers: Observers, started in this order after the first reading and stopped in reverse order.
-        after: Second reading; None until `stop` is called.
+        after: Second reading; None until `end` is called.
         excluded: Seconds that are not part of the measured time, such as the time to show a traceback.
-        seconds: Measured time in seconds; 0 until `stop` is called.
-        reads_host: Whether `stop` reads the values of the host. Otherwise, `report` reads them.
         recorded: Information about the recording, even if it was not saved; None if there is no recording.
         samples: Samples of device memory usage; None if no device can be sampled.
     """
@@ -129,8 +125,6 @@ class Measurement:
     path: Path | None = None
     after: Reading | None = None
     excluded = 0.0
-    seconds = 0.0
-    reads_host = True
     recorded: RecordingInfo | None = None
     samples: SampleWindow | None = None
     _before: Reading | None = None
@@ -184,32 +178,25 @@ class Measurement:
     def end(
         self, label: MeasurementLabel | None = None, *, success: bool | None = True, code: MeasuredCode | None = None
     ) -> Report | None:
-        """Stop the measurement and build the report. Return None in a process that was forked during the measurement.
+        """Stop the timer, make the second reading, save the recording and build the report.
 
-        ``success`` is None if the measurement ends while the code is still running.
-        """
-        ended = self.stop(label or _NO_LABEL, success=success, code=code)
-        return self.report(label or _NO_LABEL, success=success) if ended else None
-
-    def stop(self, label: MeasurementLabel, *, success: bool | None, code: MeasuredCode | None = None) -> bool:
-        """Stop the timer, make the second reading and save the recording. The arguments are those of `end`.
-
-        Return False in a process that was forked during the measurement.
+        ``success`` is None if the measurement ends while the code is still running. Returns None in a process that was
+        forked during the measurement.
         """
         cost = sum(map(_cost, self.observers)) - self._cost_before
-        self.seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
+        seconds = max(time.perf_counter() - self._start - cost - self.excluded, 0.0)
         self._stop_observers()
+        label = label or _NO_LABEL
         cell = None if self.recorder is None else self.cell_info(label, success=success)
         if self._interval is not None and self._interval.end():
             self._notes.append(_OVERLAPPED)
-        scope = self._scope
-        if self._before is None or scope is None or os.getpid() != self._pid:
-            return False
+        before, scope, peaks = self._before, self._scope, self.runtime.peaks
+        if before is None or scope is None or os.getpid() != self._pid:
+            return None
         try:
             if self.options.synchronize:
                 pytorch.synchronize()
-            leave, reads_host = partial(self.runtime.peaks.leave, scope), self.reads_host
-            self.after = after = self.runtime.monitor.read(read_allocator=leave, read_host=reads_host)
+            self.after = after = self.runtime.monitor.read(read_allocator=partial(peaks.leave, scope))
             if self.recorder is not None and cell is not None:
                 code = code or MeasuredCode()
                 self.recorder.windows = [] if self.samples is None else [self.samples]
@@ -219,15 +206,6 @@ class Measurement:
                     )
         finally:
             self._close()
-        return True
-
-    def report(self, label: MeasurementLabel, *, success: bool | None) -> Report:
-        """Build the report. Raise `RuntimeError` unless `stop` has returned True."""
-        before, after, scope = self._before, self.after, self._scope
-        if before is None or after is None or scope is None:
-            raise RuntimeError("a reading is missing: call `stop` first")
-        if not self.reads_host:
-            self.reads_host, self.after = True, (after := self.runtime.monitor.add_host(after))
         # devices that were added to the monitored devices during the measurement have no first reading
         if after.devices.keys() != before.devices.keys():
             new = after.devices.keys() - before.devices.keys()
@@ -240,7 +218,7 @@ class Measurement:
             before,
             after,
             peak_by_name,
-            seconds=self.seconds,
+            seconds=seconds,
             label=label,
             success=success,
             devices=self.devices,
@@ -249,18 +227,6 @@ class Measurement:
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
             recording=None if self.path is None else self.recorded,
         )
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether the report will certainly contain no change and no notes. False if no device is in use."""
-        before, after, scope = self._before, self.after, self._scope
-        if before is None or after is None or scope is None or before.devices.keys() != after.devices.keys():
-            return False
-        if self._notes or self.observers or self.recorder or (self.samples and self.samples.tracks):
-            return False
-        peaks = {f"cuda:{index}": peak.allocated for index, peak in scope.peaks.items()}
-        used = [(before.devices[name], reading) for name, reading in after.devices.items() if reading.context]
-        return bool(used) and all(same_usage(*pair) and peaks.get(pair[1].name) == pair[1].allocated for pair in used)
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
         notes = []
@@ -296,3 +262,12 @@ class Measurement:
             self.runtime.sampler.end(self.samples)
         for observer in reversed(self.observers):
             observer.stop()
+
+
+def notebook_sources() -> dict[str, str]:
+    """Return the source code of notebook cells and of other code without a file, by the file name in tracebacks."""
+    # entries are (size, mtime, lines, name), where mtime is None unless the code is from a file. IPython 7 always sets
+    # mtime and lists its cells in a separate attribute
+    cells = getattr(linecache, "_ipython_cache", {})
+    entries = ((name, entry) for name, entry in list(linecache.cache.items()) if len(entry) > 1)
+    return {name: "".join(entry[2]) for name, entry in entries if entry[1] is None or name in cells}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,30 +125,19 @@ class MeasurementPlan:
         *,
         success: bool | None,
         code: Callable[[], MeasuredCode] = MeasuredCode,
-        postpone: Callable[[Callable[[], object]], bool] | None = None,
     ) -> MeasurementResult | None:
         """End a measurement and return its result, or None in a process that was forked during the measurement.
 
-        ``code`` returns information about the measured code. It is not called if nothing is recorded. If the report
-        contains no change, ``postpone`` is called with a function that creates the report. If it returns True, it will
-        call this function later, which then reads the values of the host, and the result is None.
+        ``code`` returns information about the measured code. It is not called if nothing is recorded.
         """
         try:
             measured_code = NO_CODE if self.recorder is None else code()
-            if postpone is not None and self.recorder is None and not measurement.options.reset_host_peak:
-                measurement.reads_host = not measurement.runtime.monitor.devices
-            if not measurement.stop(label, success=success, code=measured_code):
-                return None
-            create = partial(self._report, measurement, label, measured_code, success=success)
-            return None if postpone is not None and measurement.is_unchanged and postpone(create) else create()
+            report = measurement.end(label, success=success, code=measured_code)
         except BaseException:
             measurement.abandon()
             raise
-
-    def _report(
-        self, measurement: Measurement, label: MeasurementLabel, measured_code: MeasuredCode, *, success: bool | None
-    ) -> MeasurementResult:
-        report = measurement.report(label, success=success)
+        if report is None:
+            return None
         snapshot, problem = None, ""
         if self.recorder is not None:
             with ImmediateInterrupts():

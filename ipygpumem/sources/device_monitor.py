@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ipygpumem.core.device_names import cuda_device
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.other_process import OtherProcess
-from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.core.units import many
 from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
@@ -107,37 +107,28 @@ class DeviceMonitor:
         busy: bool = True,
         read_allocator: ReadAllocator = allocator.statistics,
         previous: Reading | None = None,
-        read_host: bool = True,
     ) -> Reading:
         """Read all counters. No exception is raised: a value that cannot be read is None, and the reading states why.
 
         If ``available`` is true, the result includes the available host memory; if ``busy`` is true, it states whether
         each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context. If
         ``previous`` is a reading that is at most 50 ms old, only the allocator counters are read, and other values are
-        read again only for a device on which PyTorch has allocated or freed a segment since. If ``read_host`` is false,
-        the values of the host are missing until `add_host` is called.
+        read again only for a device on which PyTorch has allocated or freed a segment since.
         """
         now, torch = time.time(), self.find_devices()
         if previous is not None and not (previous.devices and 0 <= now - previous.time <= _LIFETIME):
             previous = None
         devices: dict[str, DeviceReading] = {}
+        pinned = None
         if torch is not None:
             capturing = None if previous is not None else pytorch.is_capturing(torch)
             for device in self.selected_devices():
                 devices[device.name] = _read(torch, device, read_allocator, capturing=capturing, busy=busy)
-        if previous is not None:
-            return Reading(now, devices, previous.host)
-        host_reading = _read_host(torch, available=available) if read_host else HostReading()
-        return Reading(time.time(), devices, host_reading)
-
-    @staticmethod
-    def add_host(reading: Reading) -> Reading:
-        """Return a copy of a reading with the current values of the host."""
-        return Reading(reading.time, reading.devices, _read_host(pytorch.initialized_torch(), available=False))
-
-
-def _read_host(torch: Any, *, available: bool) -> HostReading:
-    return host.read_host(None if torch is None else allocator.pinned_memory(torch), available=available)
+            if previous is None:
+                pinned = allocator.pinned_memory(torch)
+        if previous is None:
+            return Reading(time.time(), devices, host.read_host(pinned, available=available))
+        return Reading(now, devices, previous.host)
 
 
 def _existing_device(text: str) -> str:

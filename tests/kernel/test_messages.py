@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -192,43 +191,3 @@ def test_nested_run_and_unload(kernel):
     assert kernel.run("6 * 7").kinds == ["execute_result"]
     assert kernel.run("%load_ext ipygpumem").kinds == ["stream"]
     assert kernel.run("6 * 7").kinds == ["execute_result", "display_data"]
-
-
-def test_reports_without_display_are_created_when_the_kernel_is_idle(kernel, make_manager):
-    """They are in the list of reports when code runs: the next cell, or expressions of the front end."""
-    manager = make_manager()
-    manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])
-    client = manager.blocking_client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=200)
-        kernel = type(kernel)(manager, client)
-        tests = str(Path(__file__).parents[1])
-        kernel.run(
-            f"import sys, time; sys.path.insert(0, {tests!r}); import torch; from fakes.cuda import FakeGpu\n"
-            "gpu = FakeGpu().install(); torch.cuda.init(); torch.ones(8, device='cuda')"
-        )
-        kernel.run("%load_ext ipygpumem")
-        kernel.run(
-            "import ipygpumem\n"
-            "cells = get_ipython().magics_manager.registry['GPUMem'].cells\n"
-            "running, append = [], ipygpumem.reports.append\n"
-            "def record(report):\n"
-            "    running.append(bool(cells.running.outermost()))\n"
-            "    append(report)\n"
-            "ipygpumem.reports.append = record"
-        )
-        kernel.run("0")
-        kernel.run("running.clear()")
-        kernel.run("0")
-        time.sleep(0.5)  # idle for longer than the delay
-        assert kernel.run("running[-1]").value == "False"
-        number = kernel.run("1").reply["execution_count"]
-        assert kernel.run("ipygpumem.reports[-1].cell").value == str(number)
-        reply = kernel.run("2", user_expressions={"cell": "ipygpumem.reports[-1].cell"}).reply
-        assert reply["user_expressions"]["cell"]["data"]["text/plain"] == str(reply["execution_count"])
-        numbers = [number, number + 1, number + 2]
-        assert kernel.run("[report.cell for report in ipygpumem.reports][-3:]").value == str(numbers)
-        assert kernel.run("block = torch.ones(8 << 20, device='cuda')").reports
-    finally:
-        client.stop_channels()

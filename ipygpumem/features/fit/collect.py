@@ -24,7 +24,7 @@ from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode, function_step
 from ipygpumem.features.fit.step_runner import MAX_SHARE, FitError, StepRunner
 from ipygpumem.features.holders.reference_graph import naming_functions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 

@@ -16,7 +16,7 @@ from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.oom.earlier_runs import EarlierRuns, fit_command
 from ipygpumem.features.oom.expandable_segments import ReplayTimeLimit, with_expandable_segments
 from ipygpumem.features.oom.model import AVOIDED, FailedAllocation, OutOfMemoryReport, advice
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot import Snapshot
 

@@ -31,7 +31,7 @@ from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.model import Holders
 from ipygpumem.features.oom.model import FailedAllocation, Frame, free_blocks
 from ipygpumem.measurement.allocation_history import RecordingOptions, recording_problem
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import Runtime, current
 from ipygpumem.sources import allocator, pytorch

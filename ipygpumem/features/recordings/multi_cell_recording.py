@@ -10,7 +10,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.report import RecordingInfo, Report
 from ipygpumem.core.units import many
 from ipygpumem.measurement.allocation_history import RecordingOptions
-from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.plan import Collector, CompletedMeasurement, with_notes
 from ipygpumem.measurement.recorder import AllocationRecorder, CellInfo
 from ipygpumem.measurement.runtime import Runtime

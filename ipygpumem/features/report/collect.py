@@ -20,7 +20,6 @@ class AccuracyNotesCollector(Collector):
 
     Attributes:
         changed: Whether a note was added to the last report.
-        modes: `DeviceReading.mode` of each device at the end of the last report, by device name.
     """
 
     section = "notes on accuracy"
@@ -29,7 +28,7 @@ class AccuracyNotesCollector(Collector):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.changed = False
-        self.modes: dict[str, str] = {}
+        self._modes: dict[str, str] = {}
         self._noted: set[tuple[str, str]] = set()
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
@@ -38,8 +37,8 @@ class AccuracyNotesCollector(Collector):
         at_baseline = {} if baseline is None else baseline.reading.devices
         notes = []
         for name, device in report.devices.items():
-            before = self.modes.get(name) or at_baseline.get(name, device.before).mode
-            now = self.modes[name] = device.after.mode
+            before = self._modes.get(name) or at_baseline.get(name, device.before).mode
+            now = self._modes[name] = device.after.mode
             degraded = now in _PROBLEMS and before not in {now, "torch-only"}
             if degraded and (name, device.after.why) not in self._noted:
                 self._noted.add((name, device.after.why))
