@@ -28,7 +28,7 @@ _MAX_EXCESS = 0.1
 """Relative difference up to which the upper bound of a run's memory usage agrees with the prediction."""
 _STEP_SHARE = 0.25
 """Share of the memory limit of a run that the upper bound of a run before the verification may reach."""
-_MAX_GROWTH = 8
+MAX_GROWTH = 8
 """Largest factor between the sizes of successive runs as long as the growth of some tensors is unknown."""
 EXTRAPOLATION = 1.5
 """Minimum ratio of the size of a run that confirms a prediction to the sizes from which it was predicted."""
@@ -127,12 +127,16 @@ def verification_size(
     *,
     allocated: int,
     limit: int,
+    smallest: int,
+    growth_limit: float,
     ranks: RankCommunicator,
 ) -> tuple[Size, bool]:
     """Return the size of the next run after that at size ``checked``, and whether it verifies the prediction.
 
     The upper bound on the memory usage of this run does not exceed ``limit``, in bytes above ``allocated``. If this
-    bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound.
+    bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound. They are
+    compared without the ``smallest`` bytes that a run at the smallest size uses, which would hide a difference.
+    ``growth_limit``: Largest factor between ``checked`` and the size of a run that does not verify the prediction.
     """
     count = max(len(axis.sizes) for axis in axes)
 
@@ -148,10 +152,12 @@ def verification_size(
         return checked if last < 0 else max(nth_size(axes, last), checked)
 
     bounded, expected = largest(1, bound), largest(1, growth)
-    certain = not scaled.reasons and (1 + _MAX_EXCESS) * growth(bounded) >= bound(bounded)
+    certain = not scaled.reasons and _MAX_EXCESS * (growth(bounded) - smallest) >= bound(bounded) - growth(bounded)
     if bounded == expected == checked or (bounded > checked and ranks.minimum(int(certain))):
         return bounded, True
-    near = tuple(axis.at_least(_MAX_GROWTH * value) for axis, value in zip(axes, checked, strict=True))
+    near = tuple(
+        axis.at_least(max(int(growth_limit * value), value + 1)) for axis, value in zip(axes, checked, strict=True)
+    )
     bounded = tuple(map(min, bounded, near))
     half = tuple(axis.at_least(value // 2) for axis, value in zip(axes, largest(1, bound), strict=True))
     # so that a larger run can confirm a quadratic function

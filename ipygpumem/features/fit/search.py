@@ -13,6 +13,7 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
 from ipygpumem.features.fit.axes import (
     EXTRAPOLATION,
+    MAX_GROWTH,
     Size,
     combined_sizes,
     fitted_size,
@@ -43,6 +44,12 @@ _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
 _MAX_ERROR = 0.02
 """Relative error of the predicted peak of a run above which the prediction is rejected."""
+_MAX_GROWTH_ERROR = 0.1
+"""Error relative to the growing part of the peak above which the prediction is rejected if this part is visible."""
+_VISIBLE = 0.1
+"""Share of the step's peak from which the part that has grown since the smallest size shows how the memory grows."""
+_FASTEST = 4
+"""Power of the size with which a part of the peak that is not visible may grow."""
 _IRREGULAR = 0.1
 """Relative error of the peak of the verification below which an additional run can confirm a new prediction."""
 _GROWTH = 2
@@ -180,14 +187,30 @@ class SizeSearch(RecordedRuns):
         allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
         power = 1 if len({at for at, _ in self._steps}) == _GROWTH else _GROWTH
         bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
-        return max(int(_SAFETY * (scaled.predict(size).allocated - allocated)), bound - allocated)
+        predicted, smallest = scaled.predict(size).allocated, self.probes[0].allocated
+        return max(int(smallest + _SAFETY * max(predicted - smallest, 0)) - allocated, bound - allocated)
+
+    def _is_visible(self) -> bool:
+        """Return whether the part of the peak that grows with the size is large enough to check a prediction."""
+        constant = self.probes[0].allocated - self._before[self.index].allocated
+        return bool(self.ranks.minimum(int(self._grown() >= _VISIBLE * (constant + self._grown()))))
+
+    def _grown(self) -> int:
+        return max(probe.allocated for probe in self.probes) - self.probes[0].allocated
 
     def _verification_size(self, scaled: RecordedStepPredictor, checked: Size) -> tuple[Size, bool]:
         before = self._before[self.index]
         limit = int((1 - _MAX_ERROR) * self._most * min(before.free, (self.capacity or 0) - before.allocated))
-        return verification_size(
-            scaled, self.code.axes, checked, allocated=before.allocated, limit=limit, ranks=self.ranks
-        )
+        smallest = self.probes[0].allocated - before.allocated
+        ratio = (max(limit - smallest, 1) / max(self._grown(), 1)) ** (1 / _FASTEST)
+        growth_limit = MAX_GROWTH if self._is_visible() else min(max(ratio, 1), MAX_GROWTH)
+        options: dict[str, Any] = {
+            "limit": limit,
+            "smallest": smallest,
+            "growth_limit": growth_limit,
+            "ranks": self.ranks,
+        }
+        return verification_size(scaled, self.code.axes, checked, allocated=before.allocated, **options)
 
     def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
         """Yield runs at larger sizes, and compare their peaks with the predictions."""
@@ -268,13 +291,18 @@ class SizeSearch(RecordedRuns):
         """
         last = max(size for size, _ in self._steps)
         probe = yield size, role, scaled.predict(size).allocated
-        wrong = abs(probe.error or 0) > _MAX_ERROR
+        difference = abs((probe.predicted or 0) - probe.allocated)
+        grown, visible = probe.allocated - self.probes[0].allocated, self._is_visible()
+        wrong = difference > min(_MAX_ERROR * probe.allocated, _MAX_GROWTH_ERROR * grown if visible else math.inf)
         updated = self._predict()
         if keep and not wrong and updated.reasons:
             updated = scaled
-        error = f"{abs(probe.error or 0):.1%}, more than {_MAX_ERROR:.0%}"
-        difference = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
-        reasons = (*((difference,) if wrong else ()), *updated.reasons[:1])
+        error = f"{difference / probe.allocated:.1%}, more than {_MAX_ERROR:.0%}"
+        if difference <= _MAX_ERROR * probe.allocated:
+            part = f"the {size_text(grown)} by which the peak has grown since the smallest size"
+            error = f"{size_text(difference)}, more than {_MAX_GROWTH_ERROR:.0%} of {part}"
+        reason = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
+        reasons = (*((reason,) if wrong else ()), *updated.reasons[:1])
         if not self.ranks.minimum(int(not reasons)):
             self.probes[-1] = ProbeRun(size, "fit", probe.allocated, probe.reserved)
             reasons = reasons or (_OTHER_RANK,)

@@ -294,6 +294,27 @@ def test_checks_at_sizes_beyond_those_of_the_prediction(allocations, fake_gpu, p
         assert result.predict(size) == pytest.approx(measured(step, size), rel=0.05)
 
 
+@pytest.mark.parametrize(("power", "refused"), [(1, False), (3, True), (4, True)])
+def test_growth_below_a_large_constant(allocations, fake_gpu, power, refused):
+    """A constant allocation, which is much larger than the growing ones at small sizes, does not hide their growth."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+    layer = nn.Linear(64, 64)
+
+    def step(size):
+        constant = torch.empty(16 * MIB)
+        tensors = [torch.empty(8 * size**power + 512 * size), torch.empty(4 * size**power + 4 * size)]
+        layer(torch.randn(4, 64)).sum().backward()
+        del constant, tensors
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(2, 4097))
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    assert bool(result.refusal) == refused
+
+
 @pytest.mark.parametrize("power", [1, 3])
 def test_sizes_that_are_too_close_together(allocations, fake_gpu, power):
     """Only exactly linear growth is predicted from sizes that are slightly larger than the smallest size."""
