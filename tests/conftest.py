@@ -49,7 +49,7 @@ if _GLIBC is not None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Collect no garbage: importing all tests creates many objects and hardly any garbage."""
+    """Disable garbage collection during test collection, which creates many objects and hardly any garbage."""
     gc.disable()
     try:
         return (yield)
@@ -59,7 +59,7 @@ def pytest_collection():
 
 
 def pytest_configure(config):
-    """Ignore warnings that old versions of PyTorch and matplotlib cause in themselves or in newer libraries."""
+    """Ignore warnings that PyTorch 2.4, ipywidgets 7 and matplotlib 3.6 cause."""
     if version("torch").startswith("2.4"):
         config.addinivalue_line("filterwarnings", "ignore:`torch.cpu.amp.autocast:FutureWarning")
         config.addinivalue_line("filterwarnings", "ignore:You are using `torch.load`:FutureWarning")
@@ -72,10 +72,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Run tests of browsers first, then those of kernels: they take longest, and use one browser and JupyterLab.
+    """Run the tests that use a browser first, and then the tests that use a kernel. They take the longest.
 
-    Otherwise the random order would start them in each test process, and again for each module. The order within
-    these groups remains random.
+    In random order, each test process would start a browser and JupyterLab, and again for each module. The order within
+    both groups remains random.
     """
     items.sort(key=lambda item: (not item.get_closest_marker("browser"), not item.get_closest_marker("kernel")))
 
@@ -109,12 +109,11 @@ _TESTS_AND_PACKAGE = (str(Path(__file__).parent), str(Path(ipygpumem.__file__).p
 
 @functools.cache
 def is_own_module(name):
-    """Return whether a module belongs to the tests or the package."""
     return str(getattr(sys.modules[name], "__file__", None)).startswith(_TESTS_AND_PACKAGE)
 
 
 def close_runtime():
-    """Close the runtime of the package; the next use creates a new one."""
+    """Close the runtime of the package and forget its out-of-memory observers; the next use creates a new runtime."""
     runtime = sys.modules.get("ipygpumem.measurement.runtime")
     if runtime is not None:
         runtime.close()
@@ -171,7 +170,7 @@ def small_heap(request):
 
 @pytest.fixture(autouse=True, scope="session")
 def long_time_limits():
-    """Let slow machines finish what the package omits if it takes too long. Tests of these limits set their own."""
+    """Raise the time limits after which the package stops searching. Tests of these limits set their own."""
     from ipygpumem.features.holders import collect, search
     from ipygpumem.features.oom import expandable_segments, observer
     from ipygpumem.measurement import periodic_thread
@@ -188,7 +187,7 @@ def long_time_limits():
 
 @pytest.fixture
 def default_handler():
-    """Install Python's default handler of interrupts, which must be installed again after the test."""
+    """Install Python's default handler of SIGINT, and check that it is still installed after the test."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

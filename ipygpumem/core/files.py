@@ -89,7 +89,7 @@ def absolute_path(text: str) -> Path:
 
 
 def _resolve(text: str) -> tuple[Path, os.stat_result | None, bool]:
-    """Convert a string as `absolute_path`.
+    """Convert a string to an absolute path, as `absolute_path` does.
 
     Returns:
         A tuple of the path, its status or None if it does not exist, and whether its directory exists.

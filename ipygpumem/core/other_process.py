@@ -27,7 +27,7 @@ class OtherProcess:
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
         command: Command line without values that may be secret. Empty for processes of other users.
-        began: Start time in seconds since the Unix epoch.
+        began: Start time in seconds since the Unix epoch; None if unknown.
         why: Reason why details are missing.
     """
 

@@ -80,7 +80,7 @@ class AllocatorCounters(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading(Serializable):
-    """Counters of one device at one instant. Sizes are in bytes.
+    """Counters of one device at one instant. Sizes are in bytes, and unknown values are None.
 
     Attributes:
         name: Name of the device, such as ``cuda:0``.
@@ -102,7 +102,7 @@ class DeviceReading(Serializable):
         source: Query that returned ``used`` and ``total``.
         busy: Whether this process had pending work on the current stream of the device.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
-        listed: Process ID and memory usage of each other process in NVML's list.
+        listed: Process ID and memory usage (None if unknown) of each other process in NVML's list.
         highest: Peak of ``process`` since the process started; None if the driver's accounting mode is off.
     """
 
@@ -177,7 +177,7 @@ class DeviceReading(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class HostReading(Serializable):
-    """Counters of host memory, in bytes.
+    """Counters of host memory, in bytes. Unknown values are None.
 
     Attributes:
         rss: Resident memory of this process.

@@ -253,13 +253,11 @@ def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
 
 
 def _redact_directories(path: str) -> str:
-    """Redact API keys in a path, and names of directories and files that look random."""
     path = _KEY.sub(_REDACTED, path)
     return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
 
 
 def _may_contain_secret(text: str) -> bool:
-    """Return whether a string contains random text, a password in a URL or after ``-p``, or the name of a secret."""
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
@@ -267,7 +265,7 @@ def _may_contain_secret(text: str) -> bool:
 
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
-    """Return whether a word, such as a subcommand or the name of a header, suggests that a secret follows."""
+    """Return whether a word, such as a subcommand, the name of a header or ``<<<``, suggests that a secret follows."""
     name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
     is_secret = name is not None and names_secret(re.split("[./]", name[1])[-1])
     return is_secret or word.endswith("<<<") or (is_redacted and names_secret(word))

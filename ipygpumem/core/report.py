@@ -58,8 +58,8 @@ class MeasurementLabel:
     Attributes:
         code: Source code of a cell or statement, or position of a block.
         cell: Execution count of a cell; None for other code.
-        cell_id: ID of the cell in its notebook.
-        filename: File name under which IPython compiled the cell.
+        cell_id: ID of the cell in its notebook; None if unknown.
+        filename: File name under which IPython compiled the cell; None if unknown.
     """
 
     code: str = ""
@@ -116,16 +116,16 @@ class Report(Serializable):
         host: Changes in the host memory of this process.
         seconds: Wall time in seconds.
         cell: Execution count, as in ``In [7]``; None if the code is not a cell or has no execution count.
-        cell_id: ID of the cell in its notebook.
+        cell_id: ID of the cell in its notebook; None if unknown.
         success: Whether the code ended without an error; None if it was still running when the measurement ended.
         time: Start time in seconds since the Unix epoch.
         notes: Notes shown below the report.
-        recording: Saved allocation history.
+        recording: Saved allocation history; None if there is none.
         lines: Memory by source line, for each device, if requested.
         excesses: Exceeded limits.
         modules: Memory by module, for each device, if requested.
         libraries: Memory outside PyTorch by library, for each device, if requested.
-        profile: Trace and timeline, if requested.
+        profile: Trace and timeline; None if there are none.
         neighbours: Other processes whose memory changed.
         code: First line of the code, redacted and truncated.
     """

@@ -108,7 +108,7 @@ def _printable(text: str) -> str:
 
 
 def _clip(text: str) -> str:
-    """Truncate a cell, because all cells of a column are padded to the width of the longest."""
+    # all cells of a column are padded to the width of the longest
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 

@@ -186,7 +186,7 @@ class ClearOutputTracker:
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waiting: bool) -> None:
-        """Set `waiting`. If it is True, the next output that is displayed or written to stdout or stderr resets it."""
+        """Set `waiting`. If it is True, the next output, except an update of a display, resets it."""
         self.waiting = waiting
         self._restore_outputs.close()
         if waiting:
@@ -195,7 +195,6 @@ class ClearOutputTracker:
                     self._track(owner, name)
 
     def _track(self, owner: Any, name: str) -> None:
-        """Wrap an output method. Its next call, unless it updates a display, resets `waiting` and the method."""
         method = getattr(owner, name)
 
         def tracked(*arguments: Any, **options: Any) -> Any:

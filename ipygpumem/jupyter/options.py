@@ -157,7 +157,6 @@ rewrite.has_side_effects = True  # type: ignore[attr-defined]
 
 
 def _body(lines: list[str]) -> list[str]:
-    """Transform the body of a ``%%gpumem`` cell, which may start with a cell magic, as IPython transforms a cell."""
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         return lines

@@ -26,7 +26,6 @@ class _ConvertingTrait(TraitType[Any, Any]):
         self.convert, self.info_text = convert, info
 
     def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002 (traitlets' signature)
-        """Return the converted value, or raise `TraitError` if the value is invalid."""
         try:
             return self.convert(value)
         except (OptionError, RecordingError) as error:

@@ -252,7 +252,7 @@ class AllocationHistory:
         return result
 
     def stop(self) -> None:
-        """Stop the recording if this object started it."""
+        """Stop the recording if this object started it. Otherwise, restore the recording's option ``context``."""
         if self.own:
             self._active.stop(self)
         elif self.context == "all" and self.started_us:

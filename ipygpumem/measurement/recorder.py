@@ -182,7 +182,7 @@ class AllocationRecorder:
                 remove_stacks(trace)
 
     def stop(self) -> None:
-        """Stop recording, unless the program started the recording."""
+        """Stop observing backward passes, and stop the recording unless the program started it."""
         if self.backward_passes is not None:
             self.backward_passes.stop()
         self.history.stop()

@@ -209,7 +209,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the NVIDIA driver. If so, the PID in NVML's list refers to this process."""
+    """Return whether a process has opened the NVIDIA driver; False if this is unknown."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -277,7 +277,10 @@ def _role(process: Any, program: str, environment: dict[str, str], *, child: boo
 
 
 def _multiprocessing_name(pid: int) -> str:
-    """Return a child's ``multiprocessing`` name without calling ``active_children()``, which joins ended children."""
+    """Return the name that ``multiprocessing`` assigned to a child process, or an empty string if there is none.
+
+    ``active_children()`` is not called because it joins ended children.
+    """
     module = sys.modules.get("multiprocessing.process")
     for child in tuple(getattr(module, "_children", ())):
         if getattr(getattr(child, "_popen", None), "pid", None) == pid:

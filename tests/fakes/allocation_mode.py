@@ -49,7 +49,7 @@ class AllocationMode(TorchDispatchMode):
         self.gpu.free(self.blocks.pop(address))
 
     def storage_locations(self, storage, address=None):
-        """Replace `ipygpumem.sources.storages.StorageInspector.storage_locations`."""
+        """Return the locations as `ipygpumem.sources.storages.StorageInspector.storage_locations` does."""
         from ipygpumem.sources.storages import StorageLocation
 
         block = self.blocks.get(storage.data_ptr() if address is None else address)

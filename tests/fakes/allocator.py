@@ -224,7 +224,7 @@ class Allocator:
         self._count("inactive_split_bytes", block.segment.small, sign * block.size)
 
     def free(self, block, *, used_by=None):
-        """Free a block. ``used_by`` is a stream that still uses it, as after ``record_stream``."""
+        """Free a block. ``used_by`` is a stream that still uses the block, as after ``record_stream``."""
         segment = block.segment
         frames = self._gather("all")
         self._count("allocation", segment.small, -1)
@@ -239,7 +239,7 @@ class Allocator:
             self._pending.append([block, used_by, False])
 
     def stream_done(self, stream):
-        """Finish the work on a stream. As in PyTorch, its blocks become free at the next allocation."""
+        """Finish the work on a stream. As in PyTorch, blocks that it used become free at the next allocation."""
         for entry in self._pending:
             entry[2] = entry[2] or entry[1] == stream
 

@@ -28,6 +28,6 @@ needs_saved_tensors = pytest.mark.skipif(
 
 
 def trace_of_profiler(path):
-    """Read a trace that PyTorch wrote. PyTorch 2.4 rarely writes invalid characters in names of functions."""
+    """Read a trace that PyTorch wrote. PyTorch 2.4 sometimes writes invalid characters in names of functions."""
     data = path.read_bytes()
     return json.loads((gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace"), strict=False)

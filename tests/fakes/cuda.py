@@ -329,7 +329,7 @@ class FakeGpu:
     # functions that torch binds at import
 
     def exchange(self, index):
-        """Set the device as ``cudaSetDevice`` does, which creates a context since CUDA 12."""
+        """Set the device and create its context, as ``cudaSetDevice`` does since CUDA 12. Ignore negative indices."""
         if index < 0:
             return -1
         old, self.current = self.current, index
@@ -338,7 +338,7 @@ class FakeGpu:
         return old
 
     def maybe_exchange(self, index):
-        """Set the device only if it has a context."""
+        """Set the device only if it has a context. Ignore negative indices."""
         if index < 0:
             return -1
         old = self.current

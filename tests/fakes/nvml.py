@@ -257,7 +257,7 @@ class FakeNvml:
 
 
 def _as(out, struct):
-    """Interpret the caller's argument as a structure of this type, as the driver does, whatever type it has."""
+    """Interpret an argument as a structure of this type, whatever the type of the argument, as the driver does."""
     return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 

@@ -46,7 +46,7 @@ def after(name="cuda:0", **changes):
 
 
 def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **options):
-    """Return the report of a cell on one device. ``peak`` is the peak of each allocator counter."""
+    """Return the report of a cell on one device. ``peak`` is the peak of each allocator counter; None if unknown."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
     peaks = {} if peak is None else {end.name: PeakCounters(peak, peak, peak, peak, exact=exact)}
@@ -77,7 +77,7 @@ def imbalance(reading):
 
 
 def waterfall_imbalance(waterfall):
-    """Return by how many bytes the steps differ from the differences between the known totals; 0 if valid."""
+    """Return the sum of the absolute errors in bytes between the steps and the differences of the known totals."""
     steps = waterfall.steps
     totals = [i for i, step in enumerate(steps) if step.kind == "total" and step.amount is not None]
     return sum(

@@ -22,7 +22,7 @@ def exit_status_of_child(function):
 
 
 def path_or_crash(path):
-    """Return the path, or exit abruptly if it ends with 3, as if the operating system had killed the process."""
+    """Return the path, or exit immediately with status 1 if it ends with 3, as if the process had crashed."""
     if path.endswith("3"):
         os._exit(1)
     return path

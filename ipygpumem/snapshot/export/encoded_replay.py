@@ -49,7 +49,7 @@ def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedRe
 
     Raises:
         ReplayError: No device can be replayed.
-        OptionError: The settings are invalid.
+        OptionError: The settings are invalid or require a memory limit.
     """
     parsed = AllocatorSettings.parse(settings)
     if parsed.collection_threshold or parsed.fraction is not None:

@@ -51,7 +51,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """List the blocks that were allocated in a range of events and are alive at its end."""
+    """List the groups of blocks that were allocated in a range of events and are alive at its end."""
     blocks = many(len(live), "block")
     text = f"{size(live.bytes)} in {blocks} allocated in the range of events and alive at its end"
     head = f"GPU {live.timeline.device}: {text}"

@@ -84,7 +84,11 @@ class SegmentHistory:
         self._map_events = timeline.trace.events(Action.MAP, Action.UNMAP)
 
     def _pair(self, rows_at_end: Ints) -> tuple[NDArray[Any], Ints, Ints]:
-        """Return a tuple of the segments allocated with cudaMalloc, their allocation events and their free events."""
+        """Return a tuple of the segments allocated with cudaMalloc, their allocation events and their free events.
+
+        The allocation event is ``BEFORE`` if it was not recorded. The free event of a segment that exists at the end is
+        the number of events.
+        """
         trace, segments, count = self._timeline.trace, self._segments, len(self._timeline.trace)
         events = trace.events(Action.SEGMENT_ALLOC, Action.SEGMENT_FREE)
         # sorted, because the hash of integers is predictable: a file could fill a dict so that each access is slow

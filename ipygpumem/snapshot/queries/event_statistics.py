@@ -151,7 +151,8 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
     """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first.
 
-    Raises `OptionError` if the events have no timestamps.
+    They were made after event ``first`` and freed up to event ``last``. Raises `OptionError` if there are allocations
+    in this range, but no timestamps.
     """
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
@@ -219,7 +220,7 @@ def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[Regio
 
 
 def _maxima(values: Ints, first: Ints, last: Ints) -> Ints:
-    """Return the maximum of ``values`` in each range of rows, from ``first`` to ``last``."""
+    """Return the maximum of ``values`` in each range of rows, from ``first`` to ``last`` inclusive."""
     result = np.zeros(len(first), np.int64)
     exponent = np.frexp((last - first + 1).astype(np.float64))[1] - 1
     for level in range(int(exponent.max(initial=-1)) + 1):  # element i is the maximum of 2**level values from row i

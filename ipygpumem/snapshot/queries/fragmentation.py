@@ -138,7 +138,10 @@ def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tupl
 
 
 def _derived_free_blocks(settings: AllocatorSettings, state: AllocatorState, *, replayed: bool) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each gap between blocks. Block sizes are replayed or estimated."""
+    """Return the size and the segment row of each free range between blocks, and at the ends of segments.
+
+    The sizes of the blocks are those of a replay if ``replayed`` is true, and are otherwise estimated.
+    """
     segments, blocks = state.segments, state.blocks
     owner = find_range(segments, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]

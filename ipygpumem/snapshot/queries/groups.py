@@ -34,7 +34,7 @@ _WITHOUT_FRAME = {
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Allocations with a common property.
+    """Allocations with a common property. Values that are unknown or do not apply are None.
 
     Attributes:
         label: Text that describes the property.

@@ -85,7 +85,7 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 
 
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Return a line that states by how much the peak of reserved memory exceeds the peak of allocated memory.
+    """Return a list with a line on how much the peak of reserved memory exceeds the peak of allocated memory.
 
     The result is empty if the difference is unknown or at most 5% of reserved memory, or if no segments were allocated.
     """

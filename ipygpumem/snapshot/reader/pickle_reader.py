@@ -286,7 +286,7 @@ class PickleReader:
             self._candidates.add(find_entries(self._data, at, keys))
 
     def _start_run(self, entries: EntryBatch, first: int, stop: int, memo_index: int) -> EntryRun | None:
-        """Return an `EntryRun` of adjacent candidates, or None if it would not contain any entries."""
+        """Create an `EntryRun` of adjacent candidates and its memo entries. Return None if it would be empty."""
         end = int(entries.end[stop - 1])
         if self._data[end + _FRAME_SIZE * (self._data[end] == op.FRAME)] not in _AFTER_RUN:
             stop -= 1
