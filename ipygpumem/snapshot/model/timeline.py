@@ -52,7 +52,7 @@ class Curve:
         return row - 1, int(self.bytes[row])
 
     def at(self, time_us: int) -> int:
-        """Return the usage in bytes at a Unix time in microseconds. Raises `OptionError` for invalid or missing times."""
+        """Return the usage in bytes at a Unix time in microseconds. Raises `OptionError` if there are no timestamps."""
         if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
             raise OptionError(f"{time_us!r} is not a timestamp: expected microseconds since the Unix epoch")
         if len(self.times) and self.times[-1] < 0:
