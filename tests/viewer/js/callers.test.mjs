@@ -31,9 +31,9 @@ test("a deep recursion shows at most three callers", () => {
 
 test("the text of a deep stack is truncated on the screen", () => {
   const frames = Array.from({ length: 1000 }, (_, depth) => `frame ${depth}`);
-  assert.equal(joinFrames(frames, Number.POSITIVE_INFINITY), frames.join(" ← "));
-  assert.ok(joinFrames(frames, 100).startsWith("frame 0 ← frame 1 ← frame 2"));
-  assert.ok(joinFrames(frames, 100).length <= 2000);
+  assert.equal(joinFrames([{ frames }], Number.POSITIVE_INFINITY)[0], frames.join(" ← "));
+  assert.ok(joinFrames([{ frames }], 100)[0].startsWith("frame 0 ← frame 1 ← frame 2"));
+  assert.ok(joinFrames([{ frames }], 100)[0].length <= 2000);
 });
 
 test("stacks are compared by their frames, without the numbers of kernels", () => {

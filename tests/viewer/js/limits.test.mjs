@@ -6,7 +6,8 @@ import { deflateSync } from "node:zlib";
 import { decode } from "../../../ipygpumem/viewer/js/data/decode.js";
 import { oneLine } from "../../../ipygpumem/viewer/js/data/units.js";
 import { classify } from "../../../ipygpumem/viewer/js/snapshot/engine/classes.js";
-import { describe } from "../../../ipygpumem/viewer/js/snapshot/engine/describe.js";
+import { joinFrames } from "../../../ipygpumem/viewer/js/snapshot/engine/callers.js";
+import { describe, frameTexts, stackOf } from "../../../ipygpumem/viewer/js/snapshot/engine/describe.js";
 import { expand } from "../../../ipygpumem/viewer/js/snapshot/engine/expand.js";
 import { icicle } from "../../../ipygpumem/viewer/js/snapshot/engine/icicle.js";
 import { overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
@@ -286,4 +287,28 @@ test("stacks with the same cells share their runs", () => {
     cells.map(({ number }) => `In[${number}]`),
   );
   assert(snapshot.cells.spans.size <= 3);
+});
+
+test("the texts of a deep stack are truncated", () => {
+  const long = "n".repeat(1999);
+  for (const [depth, shown] of [
+    [1000, 1999],
+    [10_000, 400],
+    [65_000, 100],
+  ]) {
+    const frames = Array.from({ length: depth }, () => [long, 0, long]);
+    const stack = stackOf(deepStack(depth, 1, { frames }), 0);
+    assert.deepEqual([stack.length, stack[7].name.length, stack[7].title.length], [depth, shown, shown]);
+  }
+});
+
+test("stacks share the texts of their frames, and the text of all stacks is limited", () => {
+  const snapshot = deepStack(3, 1, { frames: Array.from({ length: 3 }, () => ["/a/b.py", 1, "n".repeat(1999)]) });
+  const framesOf = frameTexts(snapshot);
+  const walks = counted(snapshot, "shortFile");
+  for (let i = 0; i < 9; i++) assert.equal(framesOf(0)[2], `a/b.py:1 ${"n".repeat(499)}…`);
+  assert.equal(walks.length, 3);
+  const groups = Array.from({ length: 80 }, () => ({ frames: ["f".repeat(1e6)] }));
+  const lengths = joinFrames(groups, Number.POSITIVE_INFINITY).map((text) => text.length);
+  assert.deepEqual([lengths[0], lengths[32], lengths[33]], [1e6, 1e6, 2000]);
 });

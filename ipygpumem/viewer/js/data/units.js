@@ -79,9 +79,14 @@ export function hex(value) {
   return `0x${value.toString(16)}`;
 }
 
+/** The beginning of a text that is longer than `length` characters. @param {string} text @param {number} length */
+export function truncate(text, length) {
+  return text.length > length ? `${text.slice(0, length - 1)}…` : text;
+}
+
 /** The beginning of a text that is too long to be displayed. @param {string} text */
 export function shorten(text) {
-  return text.length > MAX_LENGTH ? `${text.slice(0, MAX_LENGTH - 1)}…` : text;
+  return truncate(text, MAX_LENGTH);
 }
 
 /** Text in one line of limited length, without control characters and changes of direction. @param {string} text */

@@ -4,14 +4,41 @@ import { getOrCreate } from "../../data/collections.js";
 import { shorten } from "../../data/units.js";
 
 const MAX_CALLERS = 3;
-const MAX_FRAMES = 200; // in the text of a stack on the screen
+const MAX_FRAMES = 200; // in a truncated text
+const MAX_SHOWN = 2000; // characters in a truncated text
+const MAX_TEXT = 1 << 25; // characters: a file can repeat a frame with a long name in two bytes
+const ARROW = " ← ";
 
 /**
- * A stack as text. On the screen, where the number of groups is limited, it is truncated.
- * @param {string[]} frames the innermost first @param {number} limit number of groups
+ * Groups with the texts of their stacks instead of their frames.
+ * @template {{label: string, frames?: string[]}} T
+ * @param {T[]} groups frames: the innermost first @param {number} limit number of groups
  */
-export function joinFrames(frames, limit) {
-  return Number.isFinite(limit) ? shorten(frames.slice(0, MAX_FRAMES).join(" ← ")) : frames.join(" ← ");
+export function withStackTexts(groups, limit) {
+  const callers = distinguishingCallers(groups);
+  const texts = joinFrames(groups, limit);
+  return groups.map(({ frames: _, ...group }, i) => ({ ...group, via: callers[i], text: texts[i] }));
+}
+
+/**
+ * Stacks as texts. On the screen, where the number of groups is limited, texts are truncated, and also in an export after
+ * many characters.
+ * @param {{frames?: string[]}[]} groups @param {number} limit number of groups
+ */
+export function joinFrames(groups, limit) {
+  let left = Number.isFinite(limit) ? 0 : MAX_TEXT;
+  return groups.map(({ frames }) => {
+    if (!frames) return undefined;
+    const length = frames.reduce((sum, frame) => sum + frame.length + ARROW.length, 0);
+    if (length <= left) {
+      left -= length;
+      return frames.join(ARROW);
+    }
+    let shown = 0;
+    for (let characters = 0; shown < Math.min(frames.length, MAX_FRAMES) && characters < MAX_SHOWN; shown++)
+      characters += frames[shown].length;
+    return shorten(frames.slice(0, shown).join(ARROW));
+  });
 }
 
 /**
@@ -42,5 +69,5 @@ export function distinguishingCallers(groups) {
     }
     for (const group of byFrame.values()) pending.push({ same: group, depth: depth + 1 });
   }
-  return callers.map((texts) => texts.join(" ← "));
+  return callers.map((texts) => texts.join(ARROW));
 }

@@ -1,25 +1,50 @@
 /** The details of one allocation or one event, as plain data. */
 
+import { getOrCreate } from "../../data/collections.js";
 import { cellOf, poolOf, regionOf, streamLabel } from "../model/keys.js";
 import { ACTION, BEFORE } from "../model/trace.js";
-import { oneLine } from "../../data/units.js";
+import { oneLine, truncate } from "../../data/units.js";
+
+// Characters of each column of a stack: a file can repeat a frame with a long name in two bytes
+const MAX_STACK_TEXT = 4_000_000;
+const MIN_TEXT = 100;
+const MAX_FRAME_TEXT = 500;
 
 /**
- * A stack for display: `own` marks the user's code, `library` names the code that views fold.
+ * A stack for display: `own` marks the user's code, `library` names the code that views fold. Long texts in deep stacks are
+ * truncated.
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {number} stack @param {number} [time]
  */
 export function stackOf(snapshot, stack, time = -1) {
-  return snapshot.stacks.numbers(stack).map((number) => {
-    const { file, line, name, own } = snapshot.stacks.frames[number];
-    return {
-      place: oneLine(line ? place(snapshot, { file, line }, time < 0 ? null : time) : snapshot.shortFile(file)),
-      name: oneLine(name),
-      title: oneLine(line ? `${file}:${line}` : file),
-      own,
-      library: own ? "" : library(file),
-      source: own ? oneLine(snapshot.sourceLine(file, line) ?? "") : "",
-    };
-  });
+  const numbers = snapshot.stacks.numbers(stack);
+  const length = Math.max(Math.floor(MAX_STACK_TEXT / numbers.length), MIN_TEXT);
+  return numbers.map((number) => describeFrame(snapshot, number, time, length));
+}
+
+/** @param {import("../model/snapshot.js").Snapshot} snapshot @param {number} number @param {number} time @param {number} length maximum of each text */
+function describeFrame(snapshot, number, time, length) {
+  const { file, line, name, own } = snapshot.stacks.frames[number];
+  const text = (/** @type {string} */ long) => truncate(oneLine(long), length);
+  return {
+    place: text(line ? place(snapshot, { file, line }, time < 0 ? null : time) : snapshot.shortFile(file)),
+    name: text(name),
+    title: text(line ? `${file}:${line}` : file),
+    own,
+    library: own ? "" : text(library(file)),
+    source: own ? text(snapshot.sourceLine(file, line) ?? "") : "",
+  };
+}
+
+/** A function that returns the frames of a stack as texts, which all stacks share. @param {import("../model/snapshot.js").Snapshot} snapshot */
+export function frameTexts(snapshot) {
+  /** @type {Map<number, string>} */
+  const texts = new Map();
+  const textOf = (/** @type {number} */ number) =>
+    getOrCreate(texts, number, () => {
+      const frame = describeFrame(snapshot, number, -1, MAX_FRAME_TEXT);
+      return `${frame.place} ${frame.name}`;
+    });
+  return (/** @type {number} */ stack) => snapshot.stacks.numbers(stack).map(textOf);
 }
 
 /** @param {import("../model/snapshot.js").Snapshot} snapshot @param {{file: string, line: number}} frame @param {number|null} time */

@@ -1,7 +1,7 @@
 /** Compares the groups at two points in time, in one file or in two, as `ipygpumem.snapshot.queries.diff` does. */
 
 import { getOrCreate } from "../../data/collections.js";
-import { distinguishingCallers, joinFrames } from "./callers.js";
+import { withStackTexts } from "./callers.js";
 import { groups } from "./groups.js";
 
 const KERNEL = /ipykernel_\d+/g;
@@ -70,14 +70,10 @@ export function compare(before, eventBefore, after, eventAfter, key, limit) {
       return getOrCreate(texts, frame, () => `${frame.file}:${frame.line} ${frame.name}`);
     });
   });
-  const sent = changes.slice(0, limit);
-  const callers = distinguishingCallers(sent);
   return {
     before: bytes(first),
     after: bytes(second),
-    changes: sent.map(({ frames, ...change }, i) => {
-      return { ...change, via: callers[i], text: frames && joinFrames(frames, limit) };
-    }),
+    changes: withStackTexts(changes.slice(0, limit), limit),
     more: Math.max(changes.length - limit, 0),
   };
 }

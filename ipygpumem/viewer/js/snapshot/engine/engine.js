@@ -7,8 +7,8 @@ import { countWhile, getOrCreate } from "../../data/collections.js";
 import { decode } from "../../data/decode.js";
 import { ViewerError } from "../../data/errors.js";
 import { Snapshot } from "../model/snapshot.js";
-import { distinguishingCallers, joinFrames } from "./callers.js";
-import { describe, describeEvent, stackOf } from "./describe.js";
+import { withStackTexts } from "./callers.js";
+import { describe, describeEvent, frameTexts, stackOf } from "./describe.js";
 import { compare } from "./diff.js";
 import { expand } from "./expand.js";
 import { findings } from "./findings.js";
@@ -186,14 +186,13 @@ export class Engine {
     const all = groups(snapshot, device, rows, key, first, last, limit);
     let bytes = 0;
     for (const row of rows) bytes += device.allocations.size[row];
-    const sent = all.slice(0, limit).map((group) => {
-      if (group.stack === undefined) return group;
-      const frames = stackOf(snapshot, group.stack).map(({ place, name }) => `${place} ${name}`);
-      return { ...group, frames, text: joinFrames(frames, limit) };
-    });
-    const callers = distinguishingCallers(sent);
+    const framesOf = frameTexts(snapshot);
+    const sent = all.slice(0, limit).map((group) => ({
+      ...group,
+      frames: group.stack === undefined ? undefined : framesOf(group.stack),
+    }));
     return {
-      groups: sent.map((group, i) => ({ ...group, frames: undefined, via: callers[i] })),
+      groups: withStackTexts(sent, limit),
       more: Math.max(all.length - limit, 0),
       bytes,
       count: rows.length,
