@@ -8,6 +8,7 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.report import code_label
+from ipygpumem.core.text import printable
 from ipygpumem.core.units import MIB, many
 from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
@@ -218,7 +219,7 @@ class Engines:
         if versions:
             differing = ", ".join(f"engine {number} uses {version}" for number, version in versions.items())
             lines.append(f"this notebook uses ipygpumem {__version__}, but {differing}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def __repr__(self) -> str:
         return f"<{str(self).splitlines()[0]}>"

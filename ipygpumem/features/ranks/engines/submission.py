@@ -8,7 +8,8 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ipygpumem.core.errors import ReportError
+from ipygpumem.core.errors import ReportError, first_line
+from ipygpumem.core.text import error_line
 from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_from
 
 KEY = "ipygpumem"
@@ -62,8 +63,8 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
     if messages:
         try:
             return rank_result_from(json.loads(messages[-1]), name)
-        except (ReportError, ValueError) as error:
-            return RankResult(name, "missing", note=f"the report cannot be read: {error}")
+        except (ReportError, ValueError, RecursionError) as error:  # as by deeply nested JSON
+            return RankResult(name, "missing", note=f"the report cannot be read: {first_line(error)}")
     if origin is not None:
         origin = replace(origin, began=0.0)  # the start time of this cell is unknown
     if not reply.done():
@@ -97,7 +98,7 @@ def _join_error(error: Exception) -> str:
         return "the installed version of ipygpumem does not support engines"
     if name == "EngineError":
         return "the engine died"
-    return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
+    return error_line(f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": "))
 
 
 def _published_reports(reply: Any) -> list[str]:

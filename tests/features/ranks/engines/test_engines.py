@@ -308,6 +308,33 @@ def test_results_are_sent_as_json(shell):
     assert rank_result_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
 
 
+@pytest.mark.parametrize("data", ["[" * 100_000, "[1]", "null", "{", '{"schema": 1, "state": ["a"]}'])
+def test_invalid_reports_are_notes(data):
+    from ipygpumem.features.ranks.engines.submission import engine_result
+
+    reply = SimpleNamespace(output=SimpleNamespace(metadata={"data": {"ipygpumem1": data}}))
+    result = engine_result(3, reply, {}, {})
+    assert (result.name, result.state, result.report) == ("3", "missing", None)
+    assert result.note.startswith("the report cannot be read: ")
+
+
+def test_texts_of_engines_are_printed_without_control_characters():
+    from ipygpumem.features.ranks.engines.collect import Engines
+    from ipygpumem.features.ranks.engines.submission import engine_identity
+    from ipygpumem.features.ranks.model import RankInfo
+
+    def fail(_):
+        raise type("E", (Exception,), {"ename": "E\x1b[31m", "evalue": "\x1b]0;a\x07\u202e b"})
+
+    reply = SimpleNamespace(done=lambda: True, wait_for_output=lambda _: None, get=fail)
+    engines = Engines(SimpleNamespace(ids=[0, 1], direct_view=lambda _: None), None)
+    engines.notes[0] = engine_identity(reply)
+    engines.origins[1] = RankInfo(host="h", version="0\x1b[2J")
+    assert engines.notes[0] == "E?[31m: ?]0;a?? b"
+    assert str(engines).replace("\n", "").isprintable()
+    assert "engine 1 uses 0?[2J" in str(engines)
+
+
 FAKES = Path(__file__).parents[3]
 
 
