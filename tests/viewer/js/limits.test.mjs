@@ -3,14 +3,16 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { deflateSync } from "node:zlib";
+import { Numbers } from "../../../ipygpumem/viewer/js/data/collections.js";
 import { decode } from "../../../ipygpumem/viewer/js/data/decode.js";
 import { oneLine } from "../../../ipygpumem/viewer/js/data/units.js";
 import { classify } from "../../../ipygpumem/viewer/js/snapshot/engine/classes.js";
-import { joinFrames } from "../../../ipygpumem/viewer/js/snapshot/engine/callers.js";
+import { distinguishingCallers, joinFrames } from "../../../ipygpumem/viewer/js/snapshot/engine/callers.js";
 import { describe, frameTexts, stackOf } from "../../../ipygpumem/viewer/js/snapshot/engine/describe.js";
 import { expand } from "../../../ipygpumem/viewer/js/snapshot/engine/expand.js";
 import { icicle } from "../../../ipygpumem/viewer/js/snapshot/engine/icicle.js";
 import { overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
+import { Cells } from "../../../ipygpumem/viewer/js/snapshot/model/cells.js";
 import { SegmentHistory } from "../../../ipygpumem/viewer/js/snapshot/model/segment-history.js";
 import { SegmentLookup } from "../../../ipygpumem/viewer/js/snapshot/model/segment-lookup.js";
 import { createSnapshot } from "./snapshots.mjs";
@@ -311,4 +313,45 @@ test("stacks share the texts of their frames, and the text of all stacks is limi
   const groups = Array.from({ length: 80 }, () => ({ frames: ["f".repeat(1e6)] }));
   const lengths = joinFrames(groups, Number.POSITIVE_INFINITY).map((text) => text.length);
   assert.deepEqual([lengths[0], lengths[32], lengths[33]], [1e6, 1e6, 2000]);
+});
+
+test("the names of files in stacks are looked up once", () => {
+  const count = 50;
+  const snapshot = deepStack(count, count, {
+    frames: Array.from({ length: count }, (_, line) => [`${4096 * (line % 9)}`, line, "f"]),
+    numbers: { 4096: 3 },
+  });
+  const { stacks, cells } = snapshot;
+  const lookups = counted(cells, "labelOf");
+  for (let i = 0; i < 20; i++) assert.deepEqual(snapshot.cellsOf(0), [{ label: "In[3]", runs: undefined }]);
+  assert.deepEqual(stacks.filesOf(0), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+  assert.deepEqual([stacks.files.names.length, stacks.files.names[8]], [9, "32768"]);
+  assert.equal(lookups.length, 9);
+});
+
+test("decimal texts have unpredictable hashes", () => {
+  const count = 20_000; // 12 s with the hashes of V8, of multiples of a power of two
+  const texts = Array.from({ length: count }, (_, i) => `${(i + 1) * 2 ** 17}`);
+  const began = performance.now();
+  const cells = new Cells(
+    texts.map((filename, i) => ({ number: i, filename, start_us: i, end_us: i + 1, success: true })),
+    Object.fromEntries(texts.map((text, i) => [text, i])),
+  );
+  const groups = texts.map((label) => ({ label, frames: [label] }));
+  assert.equal(cells.labelOf(texts[7]), "In[7]");
+  assert.equal(distinguishingCallers(groups).length, count);
+  const names = new Numbers();
+  for (const text of texts) names.number(text);
+  assert.ok(performance.now() - began < 4000);
+  for (const text of ["=1", "1", "=", "", "x".repeat(21), `=${"x".repeat(20)}`, "x".repeat(20)]) names.number(text);
+  assert.deepEqual(names.texts.slice(count), [
+    "=1",
+    "1",
+    "=",
+    "",
+    "x".repeat(21),
+    `=${"x".repeat(20)}`,
+    "x".repeat(20),
+  ]);
+  assert.deepEqual([names.number("1"), names.number(texts[3])], [count + 1, 3]);
 });

@@ -286,12 +286,12 @@ test("the deepest region at a time", () => {
 test("the run of a cell depends on time and file", () => {
   const cell = (number, filename, start_us, end_us) => ({ number, filename, start_us, end_us, success: true });
   const cells = new Cells([cell(1, "a.py", 0, 10), cell(2, "b.py", 20, 30), cell(3, "a.py", 40, 50)]);
-  assert.equal(cells.label(5, ["a.py"]), "In[1]");
-  assert.equal(cells.label(45, ["a.py"]), "In[3]");
-  assert.equal(cells.label(25, ["a.py"]), "In[2]", "a function of In[1] called by In[2]");
-  assert.equal(cells.label(-1, ["a.py"]), "In[1] or In[3]");
-  assert.equal(cells.label(15, cells.cellFiles(["x.py"])), "(no cell)");
-  assert.equal(cells.label(-1, ["<ipython-input-7-0123456789ab>"]), "In[7]");
+  assert.equal(cells.label(5, [cells.find("a.py")]), "In[1]");
+  assert.equal(cells.label(45, [cells.find("a.py")]), "In[3]");
+  assert.equal(cells.label(25, [cells.find("a.py")]), "In[2]", "a function of In[1] called by In[2]");
+  assert.equal(cells.label(-1, [cells.find("a.py")]), "In[1] or In[3]");
+  assert.equal(cells.label(15, []), "(no cell)");
+  assert.equal(cells.label(-1, [cells.find("<ipython-input-7-0123456789ab>")]), "In[7]");
 });
 
 test("cells that ran before the recording have their numbers", () => {

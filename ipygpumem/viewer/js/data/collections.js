@@ -13,6 +13,43 @@ export function getOrCreate(map, key, create) {
   return value;
 }
 
+/**
+ * A Map whose keys are texts from files. V8 computes hashes of decimal numbers of up to ten digits without a seed, also in
+ * texts, so that a file could contain thousands of names with the same hash. A sign before the text prevents this.
+ * @template V @extends {Map<string, V>}
+ */
+export class TextMap extends Map {
+  /** @param {string} text */
+  get(text) {
+    return super.get(textKey(text));
+  }
+
+  /** @param {string} text @param {V} value */
+  set(text, value) {
+    return super.set(textKey(text), value);
+  }
+}
+
+/** Long texts are not copied. @param {string} text */
+function textKey(text) {
+  return text.length > 20 && !text.startsWith("=") ? text : `=${text}`;
+}
+
+/** Numbers texts in order of first use. */
+export class Numbers {
+  constructor() {
+    /** @type {TextMap<number>} */
+    this.map = new TextMap();
+    /** @type {string[]} */
+    this.texts = [];
+  }
+
+  /** @param {string} text */
+  number(text) {
+    return getOrCreate(this.map, text, () => this.texts.push(text) - 1);
+  }
+}
+
 const KEY_OFFSET = Math.floor(2 ** 50 * (1 + Math.random()));
 
 /**

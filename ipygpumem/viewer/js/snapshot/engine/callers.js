@@ -1,6 +1,6 @@
 /** Distinguishes groups by stack whose innermost lines are the same. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { getOrCreate, TextMap } from "../../data/collections.js";
 import { shorten } from "../../data/units.js";
 
 const MAX_CALLERS = 3;
@@ -48,8 +48,8 @@ export function joinFrames(groups, limit) {
 export function distinguishingCallers(groups) {
   /** @type {string[][]} */
   const callers = groups.map(() => []);
-  /** @type {Map<string, number[]>} */
-  const byLabel = new Map();
+  /** @type {TextMap<number[]>} */
+  const byLabel = new TextMap();
   for (const [i, { label, frames }] of groups.entries()) if (frames) getOrCreate(byLabel, label, () => []).push(i);
   const frameAt = (/** @type {number} */ i, /** @type {number} */ depth) => groups[i].frames?.[depth];
   const pending = [...byLabel.values()].map((same) => ({ same, depth: 0 }));
@@ -60,8 +60,8 @@ export function distinguishingCallers(groups) {
     const deepest = Math.max(...same.map((i) => groups[i].frames?.length ?? 0));
     while (depth < deepest && same.every((i) => frameAt(i, depth) === frameAt(same[0], depth))) depth++;
     if (depth >= deepest) continue;
-    /** @type {Map<string, number[]>} */
-    const byFrame = new Map();
+    /** @type {TextMap<number[]>} */
+    const byFrame = new TextMap();
     for (const i of same) {
       const frame = frameAt(i, depth) ?? "(outermost)";
       getOrCreate(byFrame, frame, () => []).push(i);

@@ -1,6 +1,6 @@
 /** Compares the groups at two points in time, in one file or in two, as `ipygpumem.snapshot.queries.diff` does. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { getOrCreate, TextMap } from "../../data/collections.js";
 import { withStackTexts } from "./callers.js";
 import { groups } from "./groups.js";
 
@@ -14,8 +14,8 @@ const KERNEL = /ipykernel_\d+/g;
  * @returns {Change[]} the largest change first
  */
 function diff(before, after, framesOf) {
-  /** @type {Map<string, Change>} */
-  const changes = new Map();
+  /** @type {TextMap<Change>} */
+  const changes = new TextMap();
   /** @type {Map<string, number>} */
   const numbers = new Map();
   /** @type {Map<string, number>} */

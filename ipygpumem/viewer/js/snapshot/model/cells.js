@@ -1,13 +1,13 @@
 /** Finds the notebook cell of an event by time and by the file names in its stack, as `ipygpumem.snapshot.model.cells` does. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { getOrCreate, TextMap } from "../../data/collections.js";
 import { NO_CELL } from "../options.js";
 import { Spans } from "./spans.js";
 
-/** @typedef {{number: number|null, filename: string, start_us: number, end_us: number, success: boolean|null}} Cell */
+/** @typedef {{number: number|null, filename: string, start_us: number, end_us: number, success: boolean|null}} Cell
+ * @typedef {{label: string, runs: number[]|undefined}} CellFile the label for all runs of a cell, and their numbers, if known */
 
 const MAX_LABELS = 3;
-const MAX_FILES = 100; // cells in a stack that are considered
 const IPYTHON = /^<ipython-input-(\d+)-[0-9a-f]+>$/;
 const IPYKERNEL = /^.*[/\\]ipykernel_\d+[/\\](\d+)\.py$/;
 
@@ -20,14 +20,14 @@ export class Cells {
   /** @param {Cell[]} cells ordered by start @param {Record<string, number>} [numbers] of cells that ran before the recording, by file name */
   constructor(cells, numbers = {}) {
     this.cells = cells;
-    this.numbers = new Map(Object.entries(numbers));
-    /** @type {Map<string, number[]>} */
-    this.runs = new Map();
+    this.numbers = new TextMap(Object.entries(numbers));
+    /** @type {TextMap<number[]>} */
+    this.runs = new TextMap();
     for (const [number, cell] of cells.entries()) {
       if (cell.filename) getOrCreate(this.runs, cell.filename, () => []).push(number);
     }
-    /** The label for all runs of a file. @type {Map<string, string>} */
-    this.labels = new Map();
+    /** The label for all runs of a file. @type {TextMap<string>} */
+    this.labels = new TextMap();
     this.all = cells.map((_, number) => number);
     /** @type {Map<number[], Spans>} */
     this.spans = new Map();
@@ -73,22 +73,18 @@ export class Cells {
     return numbers[spans.at(time)] ?? -1;
   }
 
-  /** The files of the outermost cells in a stack. @param {string[]} files in the stack, the outermost first */
-  cellFiles(files) {
-    const cells = [];
-    for (const file of files) if (cells.length < MAX_FILES && this.labelOf(file)) cells.push(file);
-    return cells;
+  /** The cell that a file name belongs to, with its runs; null for other files. @param {string} file @returns {CellFile|null} */
+  find(file) {
+    const label = this.labelOf(file);
+    return label ? { label, runs: this.runs.get(file) } : null;
   }
 
-  /** The label of the cell of an event. @param {number} time -1: unknown @param {string[]} files result of `cellFiles` */
+  /** The label of the cell of an event. @param {number} time -1: unknown @param {CellFile[]} files the cells in its stack, the outermost first */
   label(time, files) {
     let run = -1;
-    for (const file of files) {
-      const numbers = this.runs.get(file);
-      if (numbers) run = Math.max(run, this.running(numbers, time));
-    }
+    for (const { runs } of files) if (runs) run = Math.max(run, this.running(runs, time));
     if (run < 0) run = this.running(this.all, time);
     if (run >= 0) return cellLabel(this.cells[run]);
-    return files.length ? /** @type {string} */ (this.labelOf(files[0])) : NO_CELL;
+    return files[0]?.label ?? NO_CELL;
   }
 }

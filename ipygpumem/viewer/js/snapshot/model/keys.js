@@ -1,6 +1,6 @@
 /** Groups allocations by line, function, cell and other keys, and describes groups, as `ipygpumem.snapshot.queries.groups` does. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { getOrCreate, Numbers } from "../../data/collections.js";
 import { NO_REGION } from "../options.js";
 import { BEFORE } from "./trace.js";
 import { hex, oneLine } from "../../data/units.js";
@@ -38,21 +38,6 @@ const MAX_TEXTS = 5; // texts attached to an allocation
 const MAX_LENGTH = 200;
 const SIZE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/** Numbers texts in order of first use. */
-class Numbers {
-  constructor() {
-    /** @type {Map<string, number>} */
-    this.map = new Map();
-    /** @type {string[]} */
-    this.texts = [];
-  }
-
-  /** @param {string} text */
-  number(text) {
-    return getOrCreate(this.map, text, () => this.texts.push(text) - 1);
-  }
-}
-
 /** The innermost frame of the user's own code of each allocation, or the reason why there is none. @param {Snapshot} snapshot @param {Device} device */
 function userFrames(snapshot, device) {
   const { stacks } = snapshot;
@@ -80,8 +65,7 @@ function startTime(device, row) {
 
 /** The cell of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
 export function cellOf(snapshot, device, row) {
-  const files = snapshot.cells.cellFiles(snapshot.stacks.files(device.allocations.stack[row]));
-  return oneLine(snapshot.cells.label(startTime(device, row), files));
+  return oneLine(snapshot.cells.label(startTime(device, row), snapshot.cellsOf(device.allocations.stack[row])));
 }
 
 /** The innermost annotated region at the time of an allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
@@ -144,17 +128,16 @@ const GROUPINGS = {
   cell(snapshot, device) {
     const names = new Numbers();
     const { stack, length } = device.allocations;
-    const { cells, stacks } = snapshot;
-    /** The cells in each stack, and its last result. @type {Map<number, {files: string[], time: number, code: number}>} */
+    /** The cells in each stack, and its last result. @type {Map<number, {files: import("./cells.js").CellFile[], time: number, code: number}>} */
     const byStack = new Map();
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const files = () => cells.cellFiles(stacks.files(stack[row]));
-      const last = getOrCreate(byStack, stack[row], () => ({ files: files(), time: Number.NaN, code: 0 }));
+      const create = () => ({ files: snapshot.cellsOf(stack[row]), time: Number.NaN, code: 0 });
+      const last = getOrCreate(byStack, stack[row], create);
       const time = startTime(device, row);
       if (last.time !== time) {
         last.time = time;
-        last.code = names.number(cells.label(time, last.files));
+        last.code = names.number(snapshot.cells.label(time, last.files));
       }
       codes[row] = last.code;
     }

@@ -1,6 +1,6 @@
 /** A decoded snapshot: its devices and the tables that they share. */
 
-import { countWhile, getOrCreate } from "../../data/collections.js";
+import { countWhile, getOrCreate, TextMap } from "../../data/collections.js";
 import { shorten } from "../../data/units.js";
 import { Annotations } from "./annotations.js";
 import { Cells } from "./cells.js";
@@ -10,6 +10,8 @@ import { shortPath, Stacks } from "./stacks.js";
 import { SegmentHistory } from "./segment-history.js";
 import { SegmentLookup } from "./segment-lookup.js";
 import { ACTION, addresses, BEFORE, read } from "./trace.js";
+
+const MAX_CELLS = 100; // in a stack that are considered, as in `ipygpumem.snapshot.model.cells`
 
 export class Snapshot {
   /** @param {import("../../data/decode.js").Header} header @param {import("./trace.js").Columns} columns @param {string} name */
@@ -35,8 +37,10 @@ export class Snapshot {
       base,
     );
     this.blocks = table(columns, "blocks", ["segment", "device", "size", "requested", "state", "stack"], base);
-    /** @type {Map<string, string[]>} */
-    this.sourceCache = new Map();
+    /** The cell of each file in stacks. @type {(import("./cells.js").CellFile|null)[]} */
+    this.cellFiles = [];
+    /** @type {TextMap<string[]>} */
+    this.sourceCache = new TextMap();
     /** @type {Map<number, Annotations>} */
     this.regions = new Map();
     /** @type {Map<string, import("./keys.js").Grouping>} */
@@ -61,6 +65,19 @@ export class Snapshot {
   /** A short file name: In[n] for a cell, else the last two parts of the path. @param {string} file @param {number[]} [times] */
   shortFile(file, times) {
     return (times?.length ? this.cells.labelAt(file, times) : this.cells.labelOf(file)) ?? shortPath(file);
+  }
+
+  /** The outermost cells in a stack. @param {number} stack */
+  cellsOf(stack) {
+    const { cells, stacks, cellFiles } = this;
+    /** @type {import("./cells.js").CellFile[]} */
+    const found = [];
+    for (const file of stacks.filesOf(stack)) {
+      if (cellFiles[file] === undefined) cellFiles[file] = cells.find(stacks.files.names[file]);
+      const cell = cellFiles[file];
+      if (cell && found.push(cell) === MAX_CELLS) break;
+    }
+    return found;
   }
 
   /** @param {string} file */

@@ -1,5 +1,6 @@
 /** All call stacks of a snapshot as one tree, with the outermost calls at its root. */
 
+import { Numbers } from "../../data/collections.js";
 import { oneLine } from "../../data/units.js";
 import { read } from "./trace.js";
 
@@ -17,6 +18,9 @@ export class Stacks {
     /** The innermost frame of the user's own code of each stack, -1 if there is none. */
     this.userFrame = read(columns, "stacks/user_frame", Int32Array);
     this.length = this.leaf.length;
+    /** @type {{names: string[], ofFrame: Int32Array, walks: Int32Array}|undefined} walks: the last one that visited a file */
+    this.fileTable = undefined;
+    this.walk = 0;
   }
 
   /** The numbers of a stack's frames, innermost first. @param {number} stack */
@@ -34,10 +38,27 @@ export class Stacks {
     return this.frames[own >= 0 ? own : this.nodeFrame[this.leaf[stack]]];
   }
 
-  /** The distinct files of a stack, the outermost first. @param {number} stack */
-  files(stack) {
-    const numbers = this.numbers(stack).reverse();
-    return [...new Set(numbers.map((number) => this.frames[number].file))];
+  /** Distinct file names, and the number of each frame's file. */
+  get files() {
+    if (!this.fileTable) {
+      const names = new Numbers();
+      const ofFrame = Int32Array.from(this.frames, ({ file }) => names.number(file));
+      this.fileTable = { names: names.texts, ofFrame, walks: new Int32Array(names.texts.length) };
+    }
+    return this.fileTable;
+  }
+
+  /** The numbers of the distinct files of a stack, the outermost first. @param {number} stack */
+  filesOf(stack) {
+    const { ofFrame, walks } = this.files;
+    const walk = ++this.walk;
+    const files = [];
+    for (const frame of this.numbers(stack).reverse()) {
+      const file = ofFrame[frame];
+      if (walks[file] !== walk) files.push(file);
+      walks[file] = walk;
+    }
+    return files;
   }
 
   /**
