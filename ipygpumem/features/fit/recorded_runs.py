@@ -1,14 +1,16 @@
-"""Recorded runs of a step, and the memory that these runs may use."""
+"""Recorded runs of a step, and the sizes and the memory that these runs may use."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.fit.advice.observations import StepObservationCollector
-from ipygpumem.features.fit.axes import Size, size_name
+from ipygpumem.features.fit.axes import MAX_GROWTH, Size, combined_sizes, size_name, verification_size
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
@@ -18,9 +20,25 @@ from ipygpumem.features.fit.side_effects import SideEffects
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.step_runner import FitError, MemoryCapacity, StepRunner
+from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.step import StepRecording
+from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 
 _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
+
+OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
+MAX_ERROR = 0.02
+"""Relative error of the predicted peak of a run above which the prediction is rejected."""
+GROWTH = 2
+"""Factor between the sizes of successive runs."""
+_VISIBLE = 0.1
+"""Share of the step's peak from which the part that has grown since the smallest size shows how the memory grows."""
+_FASTEST = 4
+"""Power of the size with which a part of the peak that is not visible may grow."""
+_SMALL_GROWTH = (1.5, 1.25, 0)
+"""Smaller factors that are tried in order if the next run may need too much memory; 0 selects the next size."""
+_SAFETY = 1.6
+"""Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 
 
 class RecordedRuns:
@@ -103,3 +121,58 @@ class RecordedRuns:
 
     def _too_large(self, subject: str, nbytes: int) -> FitError:
         return self._before[self.index].refusal(subject, nbytes, self._most)
+
+    def _next_size(self, added: Callable[[Size], int], growth: int = GROWTH) -> Size:
+        """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
+
+        ``added`` is a function that returns how many bytes a run at a given size may allocate. Raises `FitError` if
+        even a run at the next larger size may need too much memory.
+        """
+        last = max(size for size, _ in self._steps)
+        needed_bytes = 0
+        for factor in (growth, GROWTH, *_SMALL_GROWTH):
+            least = tuple(max(round(factor * value), value + 1) for value in last)
+            size = tuple(axis.at_least(value) for axis, value in zip(self.code.axes, least, strict=True))
+            needed_bytes = added(size)
+            if size > last and self.ranks.minimum(int(needed_bytes <= self._allowance(self.index))):
+                return size
+        if needed_bytes <= self._allowance(self.index):
+            raise FitError(OTHER_RANK)
+        raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
+
+    def _bound(self, size: Size) -> int:
+        """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
+        at, step = self._steps[-1]
+        growth = (math.prod(combined_sizes(self.code.axes, at, size, GROWTH)[-1]) / math.prod(at)) ** 2
+        used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
+        return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
+
+    def _added(self, scaled: RecordedStepPredictor, size: Size) -> int:
+        """Return an estimate of the bytes that a run allocates. It is too low only if memory usage grows very fast."""
+        allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
+        power = 1 if len({at for at, _ in self._steps}) == GROWTH else GROWTH
+        bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
+        predicted, smallest = scaled.predict(size).allocated, self.probes[0].allocated
+        return max(int(smallest + _SAFETY * max(predicted - smallest, 0)) - allocated, bound - allocated)
+
+    def _is_visible(self) -> bool:
+        """Return whether the part of the peak that grows with the size is large enough to check a prediction."""
+        constant = self.probes[0].allocated - self._before[self.index].allocated
+        return bool(self.ranks.minimum(int(self._grown() >= _VISIBLE * (constant + self._grown()))))
+
+    def _grown(self) -> int:
+        return max(probe.allocated for probe in self.probes) - self.probes[0].allocated
+
+    def _verification_size(self, scaled: RecordedStepPredictor, checked: Size) -> tuple[Size, bool]:
+        before = self._before[self.index]
+        limit = int((1 - MAX_ERROR) * self._most * min(before.free, (self.capacity or 0) - before.allocated))
+        smallest = self.probes[0].allocated - before.allocated
+        ratio = (max(limit - smallest, 1) / max(self._grown(), 1)) ** (1 / _FASTEST)
+        growth_limit = MAX_GROWTH if self._is_visible() else min(max(ratio, 1), MAX_GROWTH)
+        options: dict[str, Any] = {
+            "limit": limit,
+            "smallest": smallest,
+            "growth_limit": growth_limit,
+            "ranks": self.ranks,
+        }
+        return verification_size(scaled, self.code.axes, checked, allocated=before.allocated, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import SnapshotError
@@ -13,25 +13,22 @@ from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
 from ipygpumem.features.fit.axes import (
     EXTRAPOLATION,
-    MAX_GROWTH,
     Size,
     combined_sizes,
     fitted_size,
     size_name,
     third_value_sizes,
-    verification_size,
 )
 from ipygpumem.features.fit.dry.optimizer_state import OptimizerStateTracker
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import ProbeRole, ProbeRun
 from ipygpumem.features.fit.optimizer_updates import OptimizerUpdateReplacer
 from ipygpumem.features.fit.ranks import RankCommunicator
-from ipygpumem.features.fit.recorded_runs import RecordedRuns
+from ipygpumem.features.fit.recorded_runs import GROWTH, MAX_ERROR, OTHER_RANK, RecordedRuns
 from ipygpumem.features.fit.state import SavedState
 from ipygpumem.features.fit.step_code import StepCode
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.step_runner import FitError, StepRunner
-from ipygpumem.snapshot.scaling.growth_bounds import growing_bytes
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.run_selection import predict_runs, releases_once
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
@@ -42,22 +39,10 @@ _Runs: TypeAlias = Generator[_Request, Any, None]
 _Predicted: TypeAlias = Generator[_Request, Any, "tuple[RecordedStepPredictor, tuple[str, ...]]"]
 _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
-_MAX_ERROR = 0.02
-"""Relative error of the predicted peak of a run above which the prediction is rejected."""
 _MAX_GROWTH_ERROR = 0.1
 """Error relative to the growing part of the peak above which the prediction is rejected if this part is visible."""
-_VISIBLE = 0.1
-"""Share of the step's peak from which the part that has grown since the smallest size shows how the memory grows."""
-_FASTEST = 4
-"""Power of the size with which a part of the peak that is not visible may grow."""
 _IRREGULAR = 0.1
 """Relative error of the peak of the verification below which an additional run can confirm a new prediction."""
-_GROWTH = 2
-"""Factor between the sizes of successive runs."""
-_SMALL_GROWTH = (1.5, 1.25, 0)
-"""Smaller factors that are tried in order if the next run may need too much memory; 0 selects the next size."""
-_SAFETY = 1.6
-"""Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
 _CHECKS = (2, 2, 4, 4, 2, 2)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_STEPS = 6
@@ -65,7 +50,6 @@ _MAX_STEPS = 6
 _UNLIMITED = 1 << 60
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, above which the step cannot be predicted."""
-_OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 
 
 class SizeSearch(RecordedRuns):
@@ -123,7 +107,7 @@ class SizeSearch(RecordedRuns):
         except (FitError, PredictionFailedError, SnapshotError) as error:
             refusal = FitError(str(error))
         if not self.ranks.minimum(int(refusal is None)):
-            raise refusal or FitError(_OTHER_RANK)
+            raise refusal or FitError(OTHER_RANK)
         return request
 
     def _runs(self, objects: StepObjects, updates: _Updates) -> _Runs:
@@ -139,7 +123,7 @@ class SizeSearch(RecordedRuns):
             raise FitError("the optimizer's state and update need too much memory: run one step first")
         yield first, "fit", None
         second = self._next_size(self._bound)
-        for size in combined_sizes(self.code.axes, first, second, _GROWTH):
+        for size in combined_sizes(self.code.axes, first, second, GROWTH):
             yield size, "fit", None
         if not self.is_repeatable:
             yield first, "again", None
@@ -157,61 +141,6 @@ class SizeSearch(RecordedRuns):
         state = InitialState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)
         return predict_runs([run for run in self._steps if until is None or run[0] <= until], state)
 
-    def _next_size(self, added: Callable[[Size], int], growth: int = _GROWTH) -> Size:
-        """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
-
-        ``added`` is a function that returns how many bytes a run at a given size may allocate. Raises `FitError` if
-        even a run at the next larger size may need too much memory.
-        """
-        last = max(size for size, _ in self._steps)
-        needed_bytes = 0
-        for factor in (growth, _GROWTH, *_SMALL_GROWTH):
-            least = tuple(max(round(factor * value), value + 1) for value in last)
-            size = tuple(axis.at_least(value) for axis, value in zip(self.code.axes, least, strict=True))
-            needed_bytes = added(size)
-            if size > last and self.ranks.minimum(int(needed_bytes <= self._allowance(self.index))):
-                return size
-        if needed_bytes <= self._allowance(self.index):
-            raise FitError(_OTHER_RANK)
-        raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
-
-    def _bound(self, size: Size) -> int:
-        """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""
-        at, step = self._steps[-1]
-        growth = (math.prod(combined_sizes(self.code.axes, at, size, _GROWTH)[-1]) / math.prod(at)) ** 2
-        used_bytes = self.probes[-1].allocated - self._before[self.index].allocated
-        return used_bytes + int(growing_bytes(step, self._leaves) * (growth - 1))
-
-    def _added(self, scaled: RecordedStepPredictor, size: Size) -> int:
-        """Return an estimate of the bytes that a run allocates. It is too low only if memory usage grows very fast."""
-        allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
-        power = 1 if len({at for at, _ in self._steps}) == _GROWTH else _GROWTH
-        bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
-        predicted, smallest = scaled.predict(size).allocated, self.probes[0].allocated
-        return max(int(smallest + _SAFETY * max(predicted - smallest, 0)) - allocated, bound - allocated)
-
-    def _is_visible(self) -> bool:
-        """Return whether the part of the peak that grows with the size is large enough to check a prediction."""
-        constant = self.probes[0].allocated - self._before[self.index].allocated
-        return bool(self.ranks.minimum(int(self._grown() >= _VISIBLE * (constant + self._grown()))))
-
-    def _grown(self) -> int:
-        return max(probe.allocated for probe in self.probes) - self.probes[0].allocated
-
-    def _verification_size(self, scaled: RecordedStepPredictor, checked: Size) -> tuple[Size, bool]:
-        before = self._before[self.index]
-        limit = int((1 - _MAX_ERROR) * self._most * min(before.free, (self.capacity or 0) - before.allocated))
-        smallest = self.probes[0].allocated - before.allocated
-        ratio = (max(limit - smallest, 1) / max(self._grown(), 1)) ** (1 / _FASTEST)
-        growth_limit = MAX_GROWTH if self._is_visible() else min(max(ratio, 1), MAX_GROWTH)
-        options: dict[str, Any] = {
-            "limit": limit,
-            "smallest": smallest,
-            "growth_limit": growth_limit,
-            "ranks": self.ranks,
-        }
-        return verification_size(scaled, self.code.axes, checked, allocated=before.allocated, **options)
-
     def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
         """Yield runs at larger sizes, and compare their peaks with the predictions."""
         scaled, reasons = yield from self._small_checks(scaled)
@@ -226,7 +155,7 @@ class SizeSearch(RecordedRuns):
             expected, previous = scaled.predict(size).allocated, scaled
             scaled, reasons = yield from self._checked(size, role, scaled, keep=verifies)
             refusals = reasons
-            middle = self.code.axes[0].at_least(-(-size[0] // _GROWTH))
+            middle = self.code.axes[0].at_least(-(-size[0] // GROWTH))
             irregular = abs(self.probes[-1].allocated / expected - 1) < _IRREGULAR  # otherwise, another path was taken
             another_path = verifies and not self.ranks.minimum(int(irregular))
             again = verifies and self.ranks.minimum(int(irregular and not reasons and scaled is previous))
@@ -266,7 +195,7 @@ class SizeSearch(RecordedRuns):
         If this prediction is wrong, more runs below the largest size may be sufficient.
         """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
-        fitted, double = self._fitted_size(), (_GROWTH * largest[0],)
+        fitted, double = self._fitted_size(), (GROWTH * largest[0],)
         is_bounded = scaled.bound(double, _UNLIMITED) <= scaled.predict(double).allocated
         certain = self.code.axes[0].last <= largest[0] or (not fitted and is_bounded)
         if not reasons and self.ranks.minimum(int(certain)):
@@ -293,19 +222,19 @@ class SizeSearch(RecordedRuns):
         probe = yield size, role, scaled.predict(size).allocated
         difference = abs((probe.predicted or 0) - probe.allocated)
         grown, visible = probe.allocated - self.probes[0].allocated, self._is_visible()
-        wrong = difference > min(_MAX_ERROR * probe.allocated, _MAX_GROWTH_ERROR * grown if visible else math.inf)
+        wrong = difference > min(MAX_ERROR * probe.allocated, _MAX_GROWTH_ERROR * grown if visible else math.inf)
         updated = self._predict()
         if keep and not wrong and updated.reasons:
             updated = scaled
-        error = f"{difference / probe.allocated:.1%}, more than {_MAX_ERROR:.0%}"
-        if difference <= _MAX_ERROR * probe.allocated:
+        error = f"{difference / probe.allocated:.1%}, more than {MAX_ERROR:.0%}"
+        if difference <= MAX_ERROR * probe.allocated:
             part = f"the {size_text(grown)} by which the peak has grown since the smallest size"
             error = f"{size_text(difference)}, more than {_MAX_GROWTH_ERROR:.0%} of {part}"
         reason = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
         reasons = (*((reason,) if wrong else ()), *updated.reasons[:1])
         if not self.ranks.minimum(int(not reasons)):
             self.probes[-1] = ProbeRun(size, "fit", probe.allocated, probe.reserved)
-            reasons = reasons or (_OTHER_RANK,)
+            reasons = reasons or (OTHER_RANK,)
             additional = third_value_sizes(self.code.axes, [size for size, _ in self._steps])
             for combination in additional:
                 yield combination, "fit", None

@@ -132,9 +132,11 @@ class StepEdit:
 
     def _model(self) -> SizeModel:
         model = self.step.model
-        all_values = (model.low, model.high, model.limits)
-        low, high, limits = (np.broadcast_to(values, self._count)[self._sources] for values in all_values)
-        return replace(model, coefficients=self._coefficients, low=low, high=high, limits=limits)
+        names = ("irregular", "low", "high", "limits")
+        values: dict[str, Any] = {
+            name: np.broadcast_to(getattr(model, name), self._count)[self._sources] for name in names
+        }
+        return replace(model, coefficients=self._coefficients, **values)
 
     def build(self, requests: EditedRequests) -> None:
         """Fill a copy of the original requests with the changed requests."""

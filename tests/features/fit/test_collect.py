@@ -294,7 +294,7 @@ def test_checks_at_sizes_beyond_those_of_the_prediction(allocations, fake_gpu, p
         assert result.predict(size) == pytest.approx(measured(step, size), rel=0.05)
 
 
-@pytest.mark.parametrize(("power", "refused"), [(1, False), (3, True), (4, True)])
+@pytest.mark.parametrize(("power", "refused"), [(1, False), (2, False), (3, False), (4, True)])
 def test_growth_below_a_large_constant(allocations, fake_gpu, power, refused):
     """A constant allocation, which is much larger than the growing ones at small sizes, does not hide their growth."""
     torch.cuda.synchronize()  # creates the CUDA context
@@ -313,6 +313,8 @@ def test_growth_below_a_large_constant(allocations, fake_gpu, power, refused):
     assert torch.cuda.memory_stats()["num_ooms"] == 0
     assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
     assert bool(result.refusal) == refused
+    if not refused:
+        assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.003)
 
 
 @pytest.mark.parametrize("power", [1, 3])
