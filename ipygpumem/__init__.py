@@ -100,7 +100,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public object with this name. Its module is imported on first use."""
+    """Import the module of a public object on first use."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -112,7 +112,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names."""
     return sorted(__all__)
 
 

@@ -1,4 +1,4 @@
-"""Exceptions raised by this package."""
+"""Public exceptions of this package."""
 
 from ipygpumem.core.errors import *  # noqa: F403
 from ipygpumem.core.errors import __all__  # noqa: F401

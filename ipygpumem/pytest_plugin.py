@@ -35,13 +35,11 @@ _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--gpumem``."""
     group = parser.getgroup("ipygpumem", "GPU memory")
     group.addoption("--gpumem", action="store_true", help="report the GPU and host memory usage of every test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker ``gpumem_limit``."""
     config.addinivalue_line(
         "markers",
         f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if it exceeds a limit on its peak "
@@ -69,7 +67,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
-    """Convert the limits in a mark to arguments for `ipygpumem.measure`. Raises `ValueError` if a limit is invalid."""
+    """Return the arguments of `ipygpumem.measure` for the limits in a mark. Raises `ValueError` if a limit is invalid."""
     from ipygpumem.features.limits.model import MemoryLimits
 
     sizes = (peak, held, outside, host)
@@ -81,7 +79,7 @@ def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, hos
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Measure the test if it has a limit or ``--gpumem`` is set."""
+    """Tests are measured only if they have a limit or ``--gpumem`` is set."""
     limits = _limits(item)
     if not limits and not item.config.getoption("gpumem"):
         yield
@@ -120,7 +118,6 @@ def _user_properties(report: Report) -> list[tuple[str, object]]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the table of the memory usage of the tests if ``--gpumem`` is set."""
     if not config.getoption("gpumem"):
         return
     from ipygpumem.core.units import VISIBLE, many, signed

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **options: bool) -> Any:
-        """Convert a class to a data class. The options have the same meaning as those of `dataclasses.dataclass`."""
         if cls is None:
             return functools.partial(dataclass, **options)
         eq, frozen = options.pop("eq", True), options.get("frozen", False)

@@ -13,7 +13,7 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def split_devices(devices: Any, option: str) -> list[str]:
-    """Split the value of a device option, such as ``"0,1"``, into strings. Raises `OptionError` for an empty list."""
+    """``devices`` is a name or an index, a string such as ``"0,1"``, or an iterable of these."""
     several = isinstance(devices, Iterable) and not isinstance(devices, (str, bytes))
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
     if not texts:
@@ -22,12 +22,10 @@ def split_devices(devices: Any, option: str) -> list[str]:
 
 
 def device_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Convert strings such as ``0``, ``cuda`` and ``host`` to device names. Raises `DeviceError` for other strings."""
     return tuple(dict.fromkeys(HOST if text.strip() == HOST else cuda_device(text) for text in texts))
 
 
 def cuda_device(text: str) -> str:
-    """Convert a string such as ``0`` or ``cuda`` to a device name. Raises `DeviceError` if the string is invalid."""
     match = _DEVICE.fullmatch(text.strip())
     if match is None or not match[0]:
         raise DeviceError(f"{text.strip()!r} is not a device: use, for example, cuda:0 or 0")

@@ -63,7 +63,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def _contains_snapshot(path: Path) -> bool:
-    """Return whether a file, which may be compressed, begins like a snapshot, regardless of its name."""
+    """The file may be compressed, and its name is ignored."""
     import lzma
     import zlib
 
@@ -139,17 +139,12 @@ def _is_foreign(status: os.stat_result, directory: Path) -> bool:
 
 
 def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
-    """Raise `OptionError` if a file name does not end in one of ``endings``."""
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
         raise OptionError(f"{name!r} is not a valid name for the {kind}: it must end in {' or '.join(endings[:2])}")
 
 
 def import_library(module: str, purpose: str) -> Any:
-    """Import and return an optional library.
-
-    Raises `OptionError`, whose message contains ``purpose``, if the library is missing or cannot be imported.
-    """
     try:
         return import_module(module)
     except ImportError as error:
@@ -194,7 +189,6 @@ def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = 
 
 
 def _permissions(path: Path) -> int | None:
-    """Return the permissions of a regular file; None if it does not exist."""
     try:
         mode = path.lstat().st_mode  # not `stat`, because another user may have created a link
     except FileNotFoundError:
@@ -203,14 +197,13 @@ def _permissions(path: Path) -> int | None:
 
 
 def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically and return its path. Raises `OptionError` if the file cannot be written."""
     with atomic_write(target) as file:
         file.write(data)
     return target
 
 
 def open_for_appending(path: Path) -> IO[bytes]:
-    """Open a regular file for unbuffered reading and appending. The file is created if it does not exist.
+    """Create the file if it does not exist. Reads and writes are not buffered.
 
     Raises `OSError` if the file cannot be opened, or could have been created by another user in a shared directory.
     """
@@ -222,10 +215,7 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Open a regular file in binary mode, with additional flags for `os.open`.
-
-    Raises `OSError` for pipes and devices, which can block.
-    """
+    """Add ``flags_added`` to the flags of `os.open`. Raises `OSError` for pipes and devices, which can block."""
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115

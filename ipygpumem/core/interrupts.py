@@ -26,7 +26,6 @@ class DeferredInterrupts:
     pending = False
 
     def record(self, *_: object) -> None:
-        """Record an interrupt. Installed as the signal handler while interrupts are deferred."""
         self.pending = True
 
     def __enter__(self) -> None:
@@ -41,7 +40,6 @@ class DeferredInterrupts:
         self.deliver()
 
     def deliver(self) -> None:
-        """Call the handler if an interrupt has been deferred."""
         if self.pending:
             self.pending = False
             self.handler(SIGINT, sys._getframe())  # noqa: SLF001 (an argument of signal handlers)
@@ -54,7 +52,6 @@ class DeferredInterruptsInFiles(DeferredInterrupts):
         self._paths = paths
 
     def record(self, *arguments: Any) -> None:
-        """Defer an interrupt if the call stack contains a function in one of the files. Otherwise, call the handler."""
         frame = arguments[1]
         while frame is not None and not frame.f_code.co_filename.startswith(self._paths):
             frame = frame.f_back

@@ -37,7 +37,6 @@ _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """Return the result of a function, or None if it raises an exception."""
     try:
         return function()
     except Exception:
@@ -51,7 +50,6 @@ def is_instance(obj: Any, cls: type) -> bool:
 
 
 def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
-    """Return whether an object's type is one of the classes, without calling methods of a metaclass."""
     actual = type(obj)
     return any(actual is cls for cls in classes)
 
@@ -72,7 +70,6 @@ def instance_dict(obj: Any) -> dict[Any, Any] | None:
 
 
 def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield a (name, value) pair for each slot that ``cls`` defines and that is set on the object."""
     for name, slot in list(type_dict(cls).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
@@ -182,13 +179,11 @@ def running_frames() -> list[tuple[str, FrameType]]:
 
 
 def thread_name(thread: threading.Thread) -> str:
-    """Return a thread's name as stored by `threading.Thread`, or an empty string if the name is not a string."""
     name = _thread_dict(thread).get("_name")
     return name if type(name) is str else ""
 
 
 def is_own_frame(frame: FrameType) -> bool:
-    """Return whether a frame belongs to this package."""
     return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)
 
 
@@ -210,12 +205,11 @@ def _installation_folders(paths: tuple[Any, ...], user_folders: tuple[str, ...])
 
 
 def frame_label(file: str, line: int, function: str) -> str:
-    """Format a frame, for example as ``train.py:12 step``."""
+    """Example: ``train.py:12 step``."""
     return f"{Path(file).name}:{line} {function}".rstrip()
 
 
 def is_library_file(file: str) -> bool:
-    """Return whether a file belongs to Python or an installed package rather than to the user."""
     in_library = file.startswith(_LIBRARY_FOLDERS) or "site-packages" in file or "dist-packages" in file
     return in_library or _is_in_installation_folder(file)
 
@@ -229,7 +223,10 @@ def _is_in_installation_folder(file: str) -> bool:
 
 
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """Return a stack's innermost frame in the user's code, or its innermost frame if none is in the user's code."""
+    """Return the innermost frame in the user's code, or the innermost frame if all frames are in libraries.
+
+    ``frames`` contains (file, line, function) tuples, innermost first. The result is None if it is empty.
+    """
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 
@@ -246,10 +243,7 @@ def pause_gc() -> Iterator[None]:
 
 
 def collect_garbage(generation: int = 2) -> int:
-    """Run `gc.collect` and return the number of unreachable objects.
-
-    Interrupts are deferred, because Python would ignore a `KeyboardInterrupt` raised in a finalizer.
-    """
+    """Defer interrupts, because Python would ignore a `KeyboardInterrupt` raised in a finalizer."""
     with DeferredInterrupts():
         return gc.collect(generation)
 
@@ -294,5 +288,4 @@ def output_number(name: str) -> int | None:
 
 
 def is_ipython_name(name: str) -> bool:
-    """Return whether IPython assigns a variable with this name."""
     return _IPYTHON_NAME.fullmatch(name) is not None

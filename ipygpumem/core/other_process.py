@@ -88,5 +88,4 @@ class OtherProcessChange:
 
     @property
     def change(self) -> int:
-        """Change in memory usage in bytes."""
         return self.after - self.before

@@ -44,18 +44,16 @@ class Accuracy:
         return {"bound": "at most ", "sampled": "at least "}.get(self.trust, "")
 
     def __str__(self) -> str:
-        """Return the trust and the reason, such as ``"exact (allocator counter)"``."""
         return f"{self.trust} ({self.reason})" if self.reason else self.trust
 
 
 @lru_cache(maxsize=256)
 def make_accuracy(trust: Trust, reason: str = "") -> Accuracy:
-    """Return an `Accuracy` from a cache, because thousands of reports contain the same few combinations."""
+    """Cached, because thousands of reports contain the same few combinations."""
     return Accuracy(trust, reason)
 
 
 def exact_if_known(metric: int | None, source: str, problem: str) -> Accuracy:
-    """Return accuracy ``exact`` with ``source`` as the reason; if ``metric`` is None, ``unknown`` with ``problem``."""
     return make_accuracy("unknown", problem) if metric is None else make_accuracy("exact", source)
 
 
@@ -253,7 +251,6 @@ class BreakdownLine:
 
 
 def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
-    """Return all lines of a device's memory breakdown, starting with the total memory of the device."""
     torch_accuracy = make_accuracy("exact", reading.torch_why or "allocator counter")
     device_accuracy = make_accuracy("exact", reading.source or "CUDA's device properties")
     process_accuracy = make_accuracy("exact", reading.why)

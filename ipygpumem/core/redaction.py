@@ -143,7 +143,7 @@ def short_name(arguments: Sequence[str]) -> str:
 
 
 def _words(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command. A custom process title contains all words in the first argument."""
+    """A custom process title contains all words in the first argument."""
     yield from " ".join(arguments[:1]).split()
     yield from filter(None, arguments[1:])
 

@@ -93,7 +93,6 @@ class RecordingInfo:
     peak_lines: tuple[PeakLines, ...] = ()
 
     def sentence(self) -> str:
-        """Return a sentence with the path, size and dropped events, or the reason why nothing was saved."""
         if self.path is None:
             return self.error
         text = f"snapshot {printable(self.path)}: {many(self.events, 'event')}, {precise_size(self.size)}"
@@ -181,7 +180,6 @@ class Report(Serializable):
         return f"{cell}{duration(self.seconds)}{', failed' if self.success is False else ''}"
 
     def __repr__(self) -> str:
-        """Return a summary such as ``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
         parts = [f"{name} {_held_and_peak(device)}" for name, device in self.devices.items()]
         return f"<Report {self.caption}: {'; '.join(parts) or f'host {_held_and_peak(self.host)}'}>"
 

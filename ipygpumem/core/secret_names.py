@@ -38,15 +38,11 @@ def mentions_secret(text: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Return whether a name suggests a secret."""
     return name == "-H" or _SECRET_NAME.search(split_name(name)) is not None
 
 
 def is_secret_option(name: str, value: str = "") -> bool:
-    """Return whether the name of an option or an environment variable suggests a secret.
-
-    Numeric values of options such as ``--num_key_value_heads`` are not secrets.
-    """
+    """Numeric values of options such as ``--num_key_value_heads`` are not secrets."""
     text = split_name(name)
     is_count = _COUNT.search(text) is not None
     if is_count and NUMBER.fullmatch(value) and value:

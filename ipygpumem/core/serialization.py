@@ -62,14 +62,12 @@ def _written_fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], str]]
 
 
 def mapping(value: Any, path: str) -> dict[str, Any]:
-    """Return ``value`` if it is a dict; raise `ReportError` otherwise."""
     if not isinstance(value, dict):
         raise _type_error(value, path, "an object")
     return value
 
 
 def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
-    """Return the schema version of the data; raise `ReportError` if the version is missing or too high."""
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("the data has no valid schema version, so it was not written by ipygpumem")
@@ -82,7 +80,6 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
 
 
 def check_ranges(report: Any) -> None:
-    """Raise `ReportError` if a timestamp is out of range, or a duration or execution count is negative."""
     if not 0 <= report.time < _LATEST_TIME:
         raise ReportError(f"time is {report.time}, but must be in seconds since the Unix epoch")
     for name in ("seconds", "cell"):
@@ -107,11 +104,10 @@ class DataclassReader:
         self._field_readers = cache(self._make_field_readers)
 
     def read(self, kind: type[_Dataclass], value: Any, path: str = "") -> _Dataclass:
-        """Build a dataclass from a dict; raise `ReportError` with the path of a missing or invalid value."""
+        """``path`` is the position of ``value`` in the data, for error messages."""
         return kind(**self.fields(kind, value, path))
 
     def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
-        """Return a dict from field names to values; raise `ReportError` in the same cases as `read`."""
         data = mapping(value, path)
         values = {}
         for field, key, reader in self._field_readers(kind):

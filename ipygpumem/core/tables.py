@@ -38,8 +38,7 @@ class TableRow:
     """Row of a table.
 
     Attributes:
-        label: Text of the first column.
-        cells: Texts of the other columns.
+        cells: Texts of all columns except the first.
         level: Nesting level, by which the label is indented.
         grade: Accuracy of the values; None if it is not shown.
         bar: Length of the row's bar, from 0 to 1; None for a row without a bar.
@@ -58,14 +57,10 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of values.
+    """``header`` contains headings for all columns except the first, or is empty.
 
-    Attributes:
-        title: Line above the table.
-        header: Headings of the columns with values; empty for no headings.
-        rows: The rows.
-        notes: Sentences below the rows.
-        code: Whether the notes of the rows are source code, which is not wrapped.
+    The notes of the table are sentences below the rows. If ``code`` is true, the notes of the rows are lines of source
+    code, which are not wrapped.
     """
 
     title: str
@@ -76,12 +71,12 @@ class Table:
 
 
 def is_visible(*changes: int | None) -> bool:
-    """Return whether any of the changes (in bytes) is large enough not to be printed as 0.0 MiB."""
+    """Changes below ``VISIBLE`` bytes are printed as 0.0 MiB."""
     return any(change is not None and abs(change) >= VISIBLE for change in changes)
 
 
 def text_tables(tables: Iterable[Table]) -> str:
-    """Render tables as aligned text. ``~`` marks inexact values. Notes explain inexact and unknown values."""
+    """``~`` marks inexact values. Notes explain inexact and unknown values."""
     return "\n\n".join(map(_text_table, tables))
 
 
@@ -162,7 +157,6 @@ def _html_table(table: Table) -> list[str]:
 
 
 def html_notes(notes: Sequence[str]) -> list[str]:
-    """Render the notes below a table as HTML, with a margin below the last note."""
     return [
         f'<div style="opacity:0.75{";margin-bottom:8px" if position == len(notes) else ""}">{escape(note)}</div>'
         for position, note in enumerate(notes, 1)
@@ -200,17 +194,13 @@ def _bars(row: TableRow) -> list[tuple[int, str]]:
 
 
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
-    """Render tables as a MIME bundle with text and HTML."""
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 
 class TableRepr:
-    """Base class of objects that are displayed as tables."""
-
     __slots__ = ()
 
     def tables(self) -> list[Table]:
-        """Return the tables to display."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -39,7 +39,6 @@ def signed(count: int) -> str:
 
 
 def difference(before: int | None, after: int | None) -> int | None:
-    """Return ``after`` minus ``before``; None if either is unknown."""
     return None if before is None or after is None else after - before
 
 
@@ -51,7 +50,6 @@ def change_text(count: int | None) -> str:
 
 
 def usage_text(count: int | None) -> str:
-    """Format a number of bytes as `size` does, but None as ``"unknown"``."""
     return "unknown" if count is None else size(count)
 
 

@@ -48,9 +48,7 @@ def make_plan(
     ``every_cell``: Whether the plan is based on settings, which apply to every cell, rather than on options. Other
     processes are then reported only if their memory usage changed, and limits alone do not start a recording.
     ``path``: File to which the recording is saved; None if it is not saved.
-    ``history``: Options of the recording.
     ``devices``: Names of the devices to report; None for all devices in use.
-    ``extra``: Additional collectors.
 
     Raises:
         RecordingError: Lines, modules or a snapshot are requested, but allocation history cannot be recorded.

@@ -62,7 +62,7 @@ class EventLookup:
         return position.get(self._device, 0) >= self._first
 
     def event(self, position: EventPosition) -> int:
-        """Return the index of the last event before a position, or -1 if there is none."""
+        """-1 if there is none."""
         count = min(position.get(self._device, 0) - self._first, len(self._last))
         return int(self._last[count - 1]) if count > 0 else -1
 
@@ -76,14 +76,7 @@ THREAD_FILE = "threading.py"  # suffix of the outermost file name in the stacks 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecording:
-    """The recorded events of one device during a measurement, and the measured code.
-
-    Attributes:
-        report: Report of the device.
-        snapshot, timeline: Recording, and its events of this device.
-        recorder: Recorder that made the recording.
-        code: Measured code.
-    """
+    """Recorded events of one device during a measurement. ``timeline`` contains its events in ``snapshot``."""
 
     report: DeviceReport
     snapshot: Snapshot
@@ -116,12 +109,11 @@ class RecordingAnalysisCollector(Collector):
         return replace(report, **section)
 
     def part(self, recording: DeviceRecording) -> Any:
-        """Return the section of the report for one device."""
         raise NotImplementedError
 
 
 def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:
-    """Return the timeline of the recorded events of a device, or None if the snapshot does not contain the device."""
+    """None if the snapshot does not contain the device."""
     index = int(report.name.rpartition(":")[2])
     return snapshot.timelines[index] if index < len(snapshot.timelines) else None
 
@@ -180,10 +172,7 @@ class CompiledCode:
         """Index of the innermost generated frame of each stack; -1 if there is none."""
 
     def operations(self, graph: CompiledGraph, stack: int) -> list[GraphNode]:
-        """Return the operations of a compiled graph whose allocations have the given call stack.
-
-        The result is empty if they are unknown.
-        """
+        """Return the operations whose allocations have this stack; an empty list if they are unknown."""
         frame = int(self.frame_of_stack[stack])
         return [] if frame < 0 else _operations(graph, self._stacks.frames[frame])
 

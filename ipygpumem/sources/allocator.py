@@ -46,13 +46,12 @@ _new_counters: Any = functools.partial(tuple.__new__, AllocatorCounters)
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the result of `torch.cuda.memory_stats_as_nested_dict`. Raises `RuntimeError` for pluggable allocators."""
+    """Raises `RuntimeError` for pluggable allocators."""
     counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
 
 def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
-    """Convert the nested dict returned by `stats` to `AllocatorStatistics`."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
     segments = stats["segment"]["all"]
@@ -72,7 +71,6 @@ def allocator_statistics(stats: dict[str, Any]) -> AllocatorStatistics:
 
 
 def statistics(index: int) -> AllocatorStatistics:
-    """Return the allocator statistics of a device. Raises `RuntimeError` for pluggable allocators."""
     return allocator_statistics(stats(index))
 
 
@@ -112,7 +110,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def memory_limit(index: int) -> int | None:
-    """Return the limit in bytes set by ``set_per_process_memory_fraction``; None if not set or before PyTorch 2.10."""
+    """None if the limit is not set (``set_per_process_memory_fraction``), or before PyTorch 2.10."""
     cuda = sys.modules["torch"].cuda
     fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
     total = attempt(lambda: cuda.get_device_properties(index).total_memory)
@@ -120,7 +118,7 @@ def memory_limit(index: int) -> int | None:
 
 
 def uses_expandable_segments() -> bool:
-    """Return whether the allocator uses expandable segments, which are not allocated with cudaMalloc."""
+    """Memory in expandable segments is not allocated with cudaMalloc."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if "expandable_segments:true" in settings.replace(" ", "").lower():
         return True
@@ -129,7 +127,7 @@ def uses_expandable_segments() -> bool:
 
 
 def pinned_memory(torch: Any) -> int | None:
-    """Return the pinned memory reserved by PyTorch's host allocator in bytes, or None if it is unknown."""
+    """In bytes; None if unknown."""
     try:
         stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in PyTorch 2.13 and reserved_bytes in earlier versions
@@ -139,17 +137,14 @@ def pinned_memory(torch: Any) -> int | None:
 
 
 def is_recording() -> bool:
-    """Return whether PyTorch is recording its allocation history, which only its native allocator can record."""
+    """False for allocators other than PyTorch's native allocator, which cannot record."""
     torch = pytorch.initialized_torch()
     # raises an exception for cudaMallocAsync and pluggable allocators
     return torch is not None and bool(attempt(torch._C._cuda_isHistoryEnabled))
 
 
 def empty_cache() -> bool:
-    """Call ``torch.cuda.empty_cache()`` and return True.
-
-    Before CUDA is initialized, and while a CUDA graph is being captured, do nothing and return False.
-    """
+    """Return False and do nothing before CUDA is initialized, and while a CUDA graph is being captured."""
     torch = pytorch.initialized_torch()
     if torch is None or pytorch.is_capturing(torch):
         return False
@@ -162,14 +157,10 @@ Stack = tuple[tuple[str, int, str], ...]
 
 
 class AllocatedBlock(NamedTuple):
-    """Allocated block of PyTorch's allocator.
+    """``requested`` is the requested size in bytes, or 0 if unknown. ``size`` is rounded.
 
-    Attributes:
-        device: Name of the device, such as ``cuda:0``.
-        address: Address of the first byte.
-        size, requested: Rounded and requested size in bytes; ``requested`` is 0 if unknown.
-        pool: ID of the memory pool; (0, 0) for the default pool.
-        frames: Recorded stack; empty if no stack was recorded or PyTorch does not list it.
+    ``pool`` is the ID of the memory pool; (0, 0) for the default pool. ``frames`` is empty if no stack was recorded, or
+    if PyTorch does not list stacks.
     """
 
     device: str
@@ -199,7 +190,7 @@ class AllocatedBlocks:
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
-        """Return the allocated block that contains an address, or None if there is none."""
+        """``address`` may be anywhere in the block."""
         if block := self.by_position.get((device, address)):
             return block
         i = bisect.bisect_right(self.positions, (device, address)) - 1
@@ -223,7 +214,7 @@ class AllocatedBlocks:
         return unnamed / max(sum(block.size for block in self.blocks if is_wanted(block.device)), 1)
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address is in one of PyTorch's segments, in an allocated or a free block."""
+        """Return whether an address is in a segment of PyTorch's allocator, in an allocated or a free block."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 
@@ -261,7 +252,7 @@ def allocated_blocks() -> AllocatedBlocks | None:
 
 
 def stack_of_block(block: AllocatedBlock) -> Stack:
-    """Return the stack at which a block was allocated, innermost frame first; an empty tuple if it was not recorded."""
+    """Innermost frame first; empty if the stack was not recorded."""
     if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
         return block.frames
     with without_inductor():

@@ -91,7 +91,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Return a device with its NVML handle. No CUDA context is created. ``reason`` states why ``nvml`` is None."""
+        """Do not create a CUDA context. ``reason`` states why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         names = ("multi_processor_count", "max_threads_per_multi_processor")
@@ -273,7 +273,6 @@ class Device:
 
 
 def device_memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
-    """Return the memory usage of a whole device from NVML, or None if the query fails."""
     memory: DeviceMemory | None = attempt(lambda: nvml.memory(handle))
     return memory
 
@@ -284,7 +283,6 @@ def _used(nvml: Nvml, handle: Any) -> int | None:
 
 
 def _is_test_allocation(before: int, during: int | None, after: int, nbytes: int) -> bool:
-    """Return whether a value increased by ``nbytes`` during a test allocation and decreased by as much afterwards."""
     return during is not None and all(abs(during - usage - nbytes) <= _TOLERANCE for usage in (before, after))
 
 

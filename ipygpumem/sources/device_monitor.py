@@ -47,12 +47,11 @@ class DeviceMonitor:
             self._callbacks.append(callback)
 
     def cancel_when_started(self, callback: Callable[[], None]) -> None:
-        """Remove a callback registered with `call_when_started`."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
     def find_devices(self) -> Any | None:
-        """Find all devices if CUDA is initialized. Return the torch module, or None if CUDA is not initialized."""
+        """Return the torch module, or None if CUDA is not initialized."""
         torch = pytorch.initialized_torch()
         if torch is not None and not self.devices:
             try:
@@ -67,24 +66,28 @@ class DeviceMonitor:
         return torch
 
     def selected_devices(self) -> list[Device]:
-        """Return the devices to read."""
         devices = list(self.devices.values())
         return devices if self.selected is None else [device for device in devices if device.name in self.selected]
 
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Convert names such as ``0`` and ``cuda`` to the form ``cuda:0``. Raises `DeviceError` for other names."""
+        """Convert names such as ``0`` and ``cuda`` to the form ``cuda:0``.
+
+        Raises `DeviceError` if a device does not exist.
+        """
         return tuple(dict.fromkeys(_existing_device(str(name)) for name in names))
 
     def other_processes(self, reading: DeviceReading) -> tuple[OtherProcess, ...]:
-        """Return the other processes in a reading, in descending order of memory usage."""
         return self.identify(self.devices[int(reading.name.removeprefix("cuda:"))], reading.listed)
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (PID, memory usage) pairs from NVML, and sort them by descending memory usage."""
+        """``entries`` contains (PID, memory usage) pairs. The result is in descending order of memory usage."""
         return self.process_info_cache.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
-        """Return whether NVML lists this process under its own PID, and thus uses PIDs of this PID namespace."""
+        """Return whether NVML lists this process under its PID in this PID namespace.
+
+        Other PIDs in NVML's process list then belong to the same namespace.
+        """
         own_entries = {device.own_pid, *(monitored.own_pid for monitored in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 
@@ -97,7 +100,6 @@ class DeviceMonitor:
                 self._recorded_lists[device.name] = reading.listed
 
     def has_recorded_processes(self, reading: DeviceReading) -> bool:
-        """Return whether the processes in a reading have already been recorded by `record_processes`."""
         return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(

@@ -36,6 +36,6 @@ def skip_in_dynamo(function: Any) -> None:
 
 
 def _eval_frame() -> Any:
-    """Return the module ``torch._C._dynamo.eval_frame``, or None if it has not been imported."""
+    """None if PyTorch has not imported the module."""
     modules = getattr(sys.modules.get("torch"), "_C", None)
     return getattr(getattr(modules, "_dynamo", None), "eval_frame", None)

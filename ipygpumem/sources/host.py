@@ -64,10 +64,7 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """Return the current and peak resident memory in bytes, or None if they cannot be read.
-
-    A single read is three times as fast as psutil.
-    """
+    """In bytes; None if they cannot be read. A single read is three times as fast as psutil."""
     try:
         match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
@@ -145,7 +142,7 @@ class ProcessInfoCache:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look up and cache each process of NVML's ``(PID, memory usage)`` pairs that is not in the cache yet."""
+        """``entries`` contains (PID, memory usage) pairs from NVML."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -154,19 +151,19 @@ class ProcessInfoCache:
                 self._processes[key] = _look_up(*key)
 
     def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
-        """Return a process that is currently using a device, with ``amount`` as its memory usage in bytes."""
+        """``amount`` is the memory usage of the process in bytes."""
         process = self._processes.get((pid, trusted))
         if process is None or not _is_running(process):
             process = self._processes[pid, trusted] = _look_up(pid, trusted)
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """Look up the processes in (PID, memory usage) pairs from NVML, and sort them by descending memory usage."""
+        """The result is in descending order of memory usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return a tuple ``(process, running)`` for a process that no longer uses the device."""
+        """Return the process and whether it is still running, although it no longer uses the device."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 
@@ -209,7 +206,7 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """Return whether a process has opened the NVIDIA driver; False if this is unknown."""
+    """False if this is unknown."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)

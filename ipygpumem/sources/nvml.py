@@ -91,7 +91,6 @@ class Nvml:
         return f"NVML: {error}"
 
     def driver(self) -> str:
-        """Return the version of the NVIDIA driver."""
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
@@ -143,7 +142,6 @@ class Nvml:
         return DeviceMemory(total, used, None, "NVML memory info v1")
 
     def has_accounting(self, handle: Any) -> bool:
-        """Return whether accounting mode is enabled, in which the driver records the peak usage of each process."""
         return bool(attempt(lambda: self._call("nvmlDeviceGetAccountingMode", handle)))
 
     def highest(self, handle: Any, pid: int) -> int | None:
@@ -184,14 +182,13 @@ class Nvml:
         return processes
 
     def _take_buffers(self) -> _Buffers:
-        """Return buffers that no other thread is using."""
         try:
             return self._unused_buffers.pop()
         except IndexError:
             return _Buffers(self._pynvml.nvmlMemory_v2, _INITIAL_CAPACITY)
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
-        """Call an NVML function and return its error code. The overhead of pynvml's wrapper would double the time."""
+        """The overhead of pynvml's wrapper would double the time."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:
@@ -203,7 +200,7 @@ class Nvml:
 
 
 def missing_entry_reason(entries: dict[int, int | None]) -> str:
-    """Return the reason why NVML's process list (memory usage by PID) contains no usable entry of this process."""
+    """``entries`` is NVML's process list: memory usage by PID."""
     if not entries:
         return "NVML lists no processes: this container hides them"
     if all(size is None for size in entries.values()):

@@ -25,14 +25,13 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def module() -> Any | None:
-    """Return the torch module if it has been imported, otherwise None."""
+    """Return torch if it has been imported completely. Do not import it."""
     torch = sys.modules.get("torch")
     # __version__ is missing while torch is being imported
     return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
 
 
 def importable() -> bool:
-    """Return whether torch is installed."""
     # raises ValueError if sys.modules["torch"] is None
     return attempt(lambda: importlib.util.find_spec("torch")) is not None
 
@@ -75,12 +74,10 @@ def initialized_torch() -> Any | None:
 
 
 def has_context(torch: Any, index: int) -> bool:
-    """Return whether this process has a primary context on the device."""
     return bool(torch._C._cuda_hasPrimaryContext(index))
 
 
 def devices_in_use() -> list[int]:
-    """Return the indices of the devices on which this process has a primary context."""
     torch = initialized_torch()
     return [] if torch is None else [index for index in range(torch.cuda.device_count()) if has_context(torch, index)]
 
@@ -199,7 +196,6 @@ class FunctionWrappers:
                 setattr(module, name, wrapper)
 
     def unwrap(self, name: str) -> None:
-        """Restore a function, unless another library has wrapped the wrapper."""
         module = self._owner()
         original, wrapper = self._wrapped.get(name, (None, None))
         if wrapper is not None and getattr(module, name, None) is wrapper:
@@ -207,7 +203,6 @@ class FunctionWrappers:
             del self._wrapped[name]
 
     def original(self, name: str) -> Callable[..., Any]:
-        """Return the unwrapped function."""
         wrapped = self._wrapped.get(name)
         function: Callable[..., Any] = getattr(self._owner(), name) if wrapped is None else wrapped[0]
         return function
@@ -252,7 +247,6 @@ class CallObservers:
         self._observers: list[tuple[Callable[[], None], Callable[[], None]]] = []
 
     def add(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Register an observer, which consists of two callbacks."""
         with self._lock:
             self._observers.append((before, after))
             skip_in_dynamo(CallObservers._call)
@@ -262,7 +256,6 @@ class CallObservers:
             self._functions.wrap({name: functools.partial(self._call, name) for name in names})
 
     def remove(self, before: Callable[[], None]) -> None:
-        """Remove the observer that was registered with the callback ``before``."""
         with self._lock:
             self._observers = [observer for observer in self._observers if observer[0] != before]
             if not self._observers:
@@ -270,7 +263,6 @@ class CallObservers:
                     self._functions.unwrap(name)
 
     def close(self) -> None:
-        """Remove all observers."""
         for before, _ in tuple(self._observers):
             self.remove(before)
 

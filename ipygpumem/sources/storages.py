@@ -43,7 +43,7 @@ class StorageLocation(NamedTuple):
 
     @property
     def rounded_size(self) -> int:
-        """Size in bytes as rounded by the allocator of the device."""
+        """In bytes."""
         return -(-self.size // _ROUNDING) * _ROUNDING if self.device.startswith("cuda") else self.size
 
 
@@ -81,7 +81,6 @@ class StorageInspector:
         self._roles: dict[int, tuple[type, Role | None]] = {}
 
     def role(self, kind: type) -> Role | None:
-        """Return the role of a class: ``"tensor"``, ``"storage"``, ``"module"`` or ``"optimizer"``; otherwise None."""
         if id(kind) not in self._roles:
             bases = mro(kind)
             roles = (role for root, role in self._roots if any(base is root for base in bases))
@@ -89,7 +88,6 @@ class StorageInspector:
         return self._roles[id(kind)][1]
 
     def classes(self) -> list[type]:
-        """Return all classes of tensors and storages."""
         classes = [root for root, role in self._roots if role in {"tensor", "storage"}]
         for cls in classes:  # the loop appends the subclasses
             classes += type.__subclasses__(cls)
@@ -145,10 +143,7 @@ class StorageInspector:
         return tensors, storages, locations
 
     def weak_reference(self, storage: Any) -> Any:
-        """Return a weak reference to a storage, which prevents reuse of the StorageImpl's address.
-
-        Returns None before PyTorch 2.10.
-        """
+        """The reference prevents reuse of the StorageImpl's address. None before PyTorch 2.10."""
         return None if self._weak_reference is None else self._weak_reference(storage)
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
@@ -207,7 +202,7 @@ class StorageInspector:
         return str(dtype).removeprefix("torch."), None  # a sparse tensor also stores indices
 
     def descriptions(self, tensors: list[Any]) -> list[tuple[str, int | None]]:
-        """Return the result of `describe` for each tensor. The tensors must not be instances of subclasses."""
+        """The tensors must not be instances of subclasses of `torch.Tensor`."""
         keys = list(zip(map(self._dtype, tensors), map(self._shape, tensors), strict=True))
         by_key = {key: self.describe(tensor) for key, tensor in dict(zip(keys, tensors, strict=True)).items()}
         return list(map(by_key.__getitem__, keys))
@@ -261,7 +256,6 @@ class StorageInspector:
 
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
-        """Return the nodes in the ``next_functions`` of an autograd node."""
         functions = attempt(lambda: tuple(node.next_functions)) or ()
         return [next_node for next_node, _ in functions if next_node is not None]
 
@@ -278,7 +272,7 @@ def flattened_names(cls: type) -> set[str]:
 
 
 def contents(container: Any, levels: int) -> list[Any]:
-    """Return the values in nested dicts, lists and tuples, except values nested more than ``levels`` levels deep."""
+    """Values nested more than ``levels`` levels deep are omitted."""
     base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
     if base is None:
         return [container]

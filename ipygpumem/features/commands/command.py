@@ -57,7 +57,6 @@ class Option:
 
     @property
     def is_argument(self) -> bool:
-        """Whether the option is a positional argument."""
         return not self.flags[0].startswith("-")
 
 
@@ -88,7 +87,6 @@ class Command:
     variable: re.Pattern[str] | None = None
 
     def options_of(self, interface: Interface) -> tuple[Option, ...]:
-        """Return the options that the command supports in a notebook (``magic``) or in a shell (``shell``)."""
         return tuple(option for option in self.options if option.only_interface in {None, interface})
 
 
@@ -114,7 +112,7 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return a result as the parsed `result_options` specify, and suppress the report of the cell."""
+    """Store, show and return a result as the parsed `result_options` specify. The report of the cell is suppressed."""
     notebook.claim_cell()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -150,7 +148,6 @@ class OptionParser(argparse.ArgumentParser):
     """Argument parser that rejects the option value ``--``, which older versions of Python replace with ``[]``."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the known arguments, as `argparse.ArgumentParser.parse_known_args` does."""
         arguments = sys.argv[1:] if args is None else list(args)
         for argument in arguments:
             if argument == "--":
@@ -168,8 +165,6 @@ class _MagicLineParser(OptionParser):
 
 
 class _SingleValueAction(argparse.Action):
-    """Argument parser action that stores a value and rejects a second one, which would silently replace the first."""
-
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
     ) -> None:
@@ -181,7 +176,6 @@ class _SingleValueAction(argparse.Action):
 
 
 def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.Namespace:
-    """Parse the arguments of a magic. Raise `OptionError` if they are invalid."""
     parser = _MagicLineParser(prog=program, add_help=False, allow_abbrev=False)
     for option in options:
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))
@@ -200,7 +194,6 @@ def _check_variable(name: str) -> None:
 
 
 def add_shell_command(subparsers: Any, command: Command) -> None:
-    """Add a command as a subcommand of the shell command ``ipygpumem``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
     )
@@ -254,14 +247,14 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Convert text to a positive integer; raise `OptionError` if it is invalid. Only the first nine digits are used."""
+    """Only the first nine digits are used."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
         raise OptionError(f"the value must be a positive integer, got {text!r}")
     return int(text[:9])
 
 
 def byte_count(text: str) -> int:
-    """Convert a size such as ``64MiB`` to a number of bytes. Raises `OptionError` if it is invalid or less than 1."""
+    """Convert a size such as ``64MiB`` to bytes."""
     nbytes = parse_size(text)
     if nbytes < 1:
         raise OptionError(f"the size must be at least 1 byte, got {text!r}")

@@ -19,30 +19,26 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines to stdout."""
     sys.stdout.writelines(f"{printable(line)}\n" for text in lines for line in text.split("\n"))
 
 
 def print_error(error: Exception) -> None:
-    """Print an error to stderr as one line."""
     if sys.stderr is not None:
         sys.stderr.write(f"ipygpumem: {error}\n")
 
 
 def print_skipped(faults: Iterable[str]) -> None:
-    """Print messages about skipped parts of a file to stderr."""
     for fault in faults:
         print_error(ReportError(f"skipped: {fault}"))
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
     sys.stdout.write(f"{json.dumps(value)}\n")
 
 
 @contextlib.contextmanager
 def progress(operation: str) -> Iterator[None]:
-    """Show the name and elapsed time of an operation in the terminal until it ends, starting after one second."""
+    """The elapsed time is shown only after one second, and only in a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

@@ -17,4 +17,4 @@ COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW, WHATIF, FIT),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
-"""Commands in the order in which the help lists them."""
+"""In the order in which the help lists the commands."""

@@ -28,23 +28,6 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment(Serializable):
-    """Software versions, devices and the accuracy of measured values on this machine.
-
-    Attributes:
-        python: Version of Python.
-        system: Operating system and processor architecture.
-        packages: Versions of packages; None for a package that is not installed.
-        torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
-        cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch has not been imported.
-        allocator: Value of the environment variable PYTORCH_ALLOC_CONF or PYTORCH_CUDA_ALLOC_CONF; None if unset.
-        nvml: Reason why NVML is unavailable; None if it is available.
-        driver: Version of the NVIDIA driver; None if it is unknown.
-        devices: Product name and total memory in bytes of each device listed by NVML.
-        mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason; None if
-            no device is in use.
-        accuracy: Tuple ``(trust, reason)``, as in `Accuracy`, by kind of value.
-    """
-
     python: str
     system: str
     packages: dict[str, str | None]
@@ -59,7 +42,7 @@ class Environment(Serializable):
 
 
 def environment(runtime: Runtime | None = None) -> Environment:
-    """Return software versions, devices and accuracy. If ``runtime`` is None, CUDA is initialized to read a device."""
+    """If ``runtime`` is None, CUDA is initialized to read a device."""
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
     device = None if torch is not None else _device(runtime)
@@ -109,7 +92,6 @@ def _device(runtime: Runtime | None) -> DeviceReading | None:
 
 
 def environment_lines(info: Environment) -> list[str]:
-    """Return lines of text that describe the environment."""
     installed = [f"{name} {installed}" for name, installed in info.packages.items() if installed]
     missing_packages = [name for name, installed in info.packages.items() if not installed]
     lines = [f"Python {info.python}, {info.system}", f"packages     {', '.join(installed)}"]

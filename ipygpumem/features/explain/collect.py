@@ -30,13 +30,6 @@ _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes th
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Serializable):
-    """Explanation of the memory usage, displayed as tables with bars.
-
-    Attributes:
-        devices: One `DeviceExplanation` for each device that this process uses or, without a GPU, one for host memory.
-        note: Sentence about missing devices; empty if there is none.
-    """
-
     devices: tuple[DeviceExplanation, ...]
     note: str = ""
 

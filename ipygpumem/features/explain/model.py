@@ -32,16 +32,7 @@ _HOST_NAMES: dict[Kind, str] = {"others": "other processes and the system", "out
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """A total or a part in a waterfall chart.
-
-    Attributes:
-        label: Name of the step.
-        kind: Kind of the step.
-        amount: Size in bytes; None if it is unknown.
-        grade: Accuracy of ``amount``.
-        todo: Advice on reducing the size; empty if there is none.
-        note: Additional information; empty if there is none.
-    """
+    """``amount`` is in bytes, ``todo`` is advice on reducing it, and ``note`` is additional information."""
 
     label: str
     kind: Kind
@@ -71,17 +62,15 @@ class DeviceExplanation(Serializable):
 
     @property
     def title(self) -> str:
-        """Name and product name of the device."""
         return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
     def totals(self) -> list[ExplanationStep]:
-        """Totals in descending order, from the whole device to the tensors."""
+        """In descending order, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
     def summary(self) -> str:
-        """Summary of the waterfall chart in one or two sentences."""
         end = self.steps[-1]
         start = next((step for step in self.steps if step.label == NVIDIA_SMI), self.steps[0])
         for step in (start, end):
@@ -106,7 +95,7 @@ class DeviceExplanation(Serializable):
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> DeviceExplanation:
-    """Return the waterfall chart of host memory. ``tensors`` is the total size of CPU tensors in bytes."""
+    """``tensors`` is the total size of CPU tensors in bytes."""
     steps = []
     resident = make_accuracy("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
@@ -164,12 +153,10 @@ class CachedMemory:
 
     @property
     def total(self) -> int:
-        """Total cached memory in bytes."""
         return self.releasable + self.fragmented + self.private
 
 
 def cached_memory(segments: list[dict[str, Any]], index: int) -> CachedMemory:
-    """Return the cached memory of the device with this index, given the allocator's list of segments."""
     values: Counter[str] = Counter()
     pools, expandable = set(), False
     for segment in segments:

@@ -35,15 +35,6 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
-    """Memory of one library or memory pool outside PyTorch.
-
-    Attributes:
-        name: Name of the library or memory pool.
-        amount: Size in bytes.
-        grade: Accuracy of the size.
-        managed: Whether the memory is CUDA managed memory.
-    """
-
     name: str
     amount: int
     grade: Accuracy
@@ -51,7 +42,6 @@ class NamedMemory:
 
     @property
     def advice(self) -> str:
-        """Advice on releasing the memory; empty if there is none."""
         return _ADVICE.get(next((prefix for prefix in _PREFIXES if self.name.startswith(prefix)), self.name), "")
 
 

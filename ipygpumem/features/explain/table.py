@@ -78,7 +78,6 @@ def _size(kind: str, nbytes: int) -> str:
 
 
 def text_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
-    """Format waterfall charts as text: a summary, and for each step a bar, the accuracy of its value, and advice."""
     return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 
@@ -105,7 +104,6 @@ def _bar(row: _WaterfallRow) -> str:
 
 
 def html_waterfalls(waterfalls: Iterable[DeviceExplanation], note: str = "") -> str:
-    """Format waterfall charts as HTML tables, in which tooltips show the reason for each step's accuracy."""
     lines = [HTML_START]
     if note:
         lines.append(f'<div style="margin:0 0 4px 0">{escape(note)}</div>')

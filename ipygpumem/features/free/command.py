@@ -94,7 +94,6 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(before: Reading, after: Reading, freed_items: Sequence[str], notes: Sequence[str]) -> list[Table]:
-    """Return a table for each device that this process uses or, if it uses no device, for host memory."""
     tables = [
         _device_table(before.devices[name], device)
         for name, device in after.devices.items()

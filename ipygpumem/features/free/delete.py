@@ -28,10 +28,7 @@ _SHARED_TYPES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def delete_outputs(shell: Any) -> list[str]:
-    """Delete all outputs: ``Out``, ``_``, ``__``, ``___`` and variables such as ``_3``.
-
-    Return descriptions of the deleted objects.
-    """
+    """Delete ``Out``, ``_``, ``__``, ``___`` and variables such as ``_3``. Return descriptions of deleted objects."""
     history = _history(shell)
     count = len(history)
     for number in list(history):
@@ -62,7 +59,7 @@ def _delete_output(shell: Any, number: int) -> None:
 
 
 def _delete_latest(shell: Any, name: str) -> None:
-    """Delete the output in ``_``, ``__`` or ``___``. If the user has assigned a value to the name, keep this value."""
+    """If the user has assigned a value to the name, this value is kept."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if name in namespace and namespace[name] is output:
@@ -71,7 +68,6 @@ def _delete_latest(shell: Any, name: str) -> None:
 
 
 def check_names(shell: Any, names: Iterable[str]) -> None:
-    """Raise `OptionError` if a name is not that of a variable, or is reserved by Python or IPython."""
     for name in names:
         if not name.isidentifier():
             raise OptionError(f"{name!r} is not a variable name; to delete an item or attribute, use `del`")
@@ -86,7 +82,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
     """Delete variables, and references to their values in outputs and in the last exception.
 
-    Return descriptions of the deleted objects.
+    Returns descriptions of the deleted objects.
     """
     # first, so that nothing is deleted if this fails
     references = [(name, *_find_references(shell, shell.user_ns[name])) for name in names]
@@ -136,7 +132,7 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def delete_exception(shell: Any) -> list[str]:
-    """Delete all references to the last exception. Return a list with its description, or an empty list."""
+    """Return a list with a description of the exception; empty if there is none."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

@@ -53,10 +53,9 @@ class CompactList(Generic[_Item]):
         self._uncompressed = uncompressed
         self._compresses = compresses
         self._decompressed: tuple[bytes, list[_Item]] = (b"", [])
-        """The batch that has been decompressed last, and its items."""
+        """The last decompressed batch, and its items."""
 
     def append(self, item: _Item) -> None:
-        """Append an item, and compress the next batch of 32 older items if it is complete."""
         self._length += 1  # first, because Ctrl-C could interrupt this method after a call
         self._entries.append(item)
         start = -self._uncompressed - _BATCH
@@ -76,7 +75,6 @@ class CompactList(Generic[_Item]):
             self._entries = deque([*entries[:start], batch, *entries[start + _BATCH :]])
 
     def popleft(self) -> _Item:
-        """Remove and return the first item."""
         if isinstance(self._entries[0], bytes):
             batch, *entries = self._entries
             self._entries = deque([*self._items(batch), *entries])
@@ -108,7 +106,7 @@ class CompactList(Generic[_Item]):
         raise IndexError("list index out of range")
 
     def __setitem__(self, index: int, item: _Item) -> None:
-        """Replace one of the newest items, which are never compressed. ``index`` is negative."""
+        """``index`` is negative and refers to one of the newest items, which are never compressed."""
         self._entries[index] = item
 
     def _items(self, entry: Any) -> list[_Item]:

@@ -71,7 +71,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
 
 
 def _add_fault(faults: list[str], message: str) -> None:
-    """Append a message unless there are too many messages. A small file can contain millions of invalid reports."""
+    """Append a message unless there are too many. A small file can contain millions of invalid reports."""
     if len(faults) < _MAX_FAULTS:
         faults.append(message)
     elif len(faults) == _MAX_FAULTS:
@@ -95,7 +95,7 @@ def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
 
 
 def read_json(file: IO[bytes], limit: int) -> Any:
-    """Read a JSON value; raise `ReportError` if it is invalid, contains NaN or infinity, or exceeds ``limit`` bytes."""
+    """``limit`` is in bytes. NaN and infinity are invalid."""
     text = file.read(limit + 1)
     if len(text) > limit:
         raise ReportError(f"the file is larger than {size(limit)}")
@@ -121,7 +121,6 @@ def _reject_constant(constant: str) -> NoReturn:
 
 
 def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a regular file for reading in binary mode; raise `ReportError` if that is not possible."""
     text = os.fsdecode(path)
     name = printable(text)
     try:
@@ -133,17 +132,15 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def starts_with_report(path: Path) -> bool:
-    """Return whether the first line of a file begins like a report, or is blank or missing."""
     with open_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
 
 
 def read_rows(path: str | os.PathLike[str]) -> SessionRows:
-    """Read a log or an executed notebook. Invalid parts are skipped and listed in `SessionRows.faults`.
+    """Invalid parts are skipped and listed in `SessionRows.faults`.
 
-    Raises:
-        ReportError: The file cannot be read, or contains only invalid reports.
+    Raises `ReportError` if the file cannot be read, or contains only invalid reports.
     """
     if _is_notebook(path):
         return read_notebook(path)
@@ -163,11 +160,7 @@ def _is_notebook(path: str | os.PathLike[str]) -> bool:
 
 
 def read_notebook(path: str | os.PathLike[str]) -> SessionRows:
-    """Read the measurements from the output metadata of an executed notebook.
-
-    Raises:
-        ReportError: The file cannot be read or is not a notebook in nbformat 4.
-    """
+    """Read the measurements from the output metadata of an executed notebook."""
     faults: list[str] = []
     name = printable(os.fsdecode(path))
     with open_file(path) as file:
@@ -234,11 +227,7 @@ _MAX_UNWRITTEN = 1000
 class ReportLog:
     """Log file to which several processes and threads can append reports.
 
-    Attributes:
-        path: Path of the file.
-
-    Raises:
-        OptionError: The file is not writable, or contains data other than reports.
+    The constructor raises `OptionError` if the file is not writable, or contains data other than reports.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -97,7 +97,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether the memory usage of this process changed by at least 0.05 MiB, or an allocation failed."""
+        """Whether an allocation failed, or a value (held, peak, cached, outside) is at least 0.05 MiB in size."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
@@ -119,7 +119,6 @@ def report_rows(report: Report) -> list[ReportRow]:
 
 
 def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
-    """Return the rows with changes of each report, or the first row of a report without changes."""
     rows = []
     for report in reports:
         all_rows = report_rows(report)
@@ -177,7 +176,7 @@ def _known_values(row: ReportRow) -> dict[str, Any]:
 
 
 def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[ReportRow]:
-    """Return the rows of a summary; raise `ReportError` if the summary is invalid."""
+    """``data`` is the value of the key `MIME` in the metadata of an output. Raises `ReportError` if it is invalid."""
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
@@ -215,19 +214,18 @@ class RowPair:
     after: ReportRow | None
 
     def change(self, name: str) -> Any:
-        """Return the change in a field from ``before`` to ``after``, or None if either value is unknown."""
         return difference(getattr(self.before, name, None), getattr(self.after, name, None))
 
 
 def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[list[RowPair], tuple[int, int]]:
     """Match the rows of two runs of a notebook.
 
-    Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in
-    ``In [n]``, because a recreated or converted notebook has different IDs. Code outside cells is matched by its
-    position in the run. Only the last execution of each cell in a run is compared.
+    Cells are matched by the front end's cell ID if the runs have IDs in common, otherwise by the number in ``In [n]``,
+    because a recreated or converted notebook has different IDs. Code outside cells is matched by its position in the
+    run. Only the last execution of each cell in a run is compared.
 
     Returns:
-        ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by those of
+        ``(pairs, (skipped_before, skipped_after))``: the pairs in the order of the second run, followed by the pairs of
         rows that only the first run contains; and the numbers of cell executions skipped in ``before`` and ``after``.
     """
     by_id = not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)

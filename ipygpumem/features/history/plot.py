@@ -48,11 +48,6 @@ class _DevicePanel:
 
 
 def history_plot(rows: Sequence[ReportRow], title: str) -> plot_image.PngImage:
-    """Plot the memory usage after each measurement for each device.
-
-    Raises:
-        OptionError: matplotlib is not installed.
-    """
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = [_DevicePanel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
     highest = [f"{panel.device}: highest usage {size(int(panel.highest.max()))}" for panel in panels]

@@ -85,7 +85,6 @@ class Reports(Sequence["Report"]):
             self._reports[-_MAX_DETAILED] = dataclasses.replace(report, lines=(), modules=())
 
     def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
-        """Return the reports of the current run and of the previous run of the report's cell."""
         current, previous = self._runs.get(report.cell_id or "", ([], []))
         return ([], current) if current and current[-1].cell != report.cell else (current, previous)
 
@@ -201,7 +200,7 @@ class Reports(Sequence["Report"]):
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
-    """Return a pandas DataFrame with ``time`` as a UTC timestamp; raise `OptionError` if pandas is not installed."""
+    """The column ``time`` contains UTC timestamps. Raises `OptionError` if pandas is not installed."""
     pandas = import_library("pandas", "data frames")
     columns = {name: pandas.Series(data, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, data in _columns(rows).items()}
     columns["time"] = pandas.to_datetime(columns["time"], unit="s", utc=True)
@@ -251,7 +250,6 @@ class HistoryCollector(Collector):
         self._always = always
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a note on the previous run, if there is one, append the report to the session, and return the report."""
         previous = self._reports.earlier(report)
         if previous is not None:
             note = previous_run_note(report, previous, self._threshold(), always=self._always)
@@ -261,5 +259,4 @@ class HistoryCollector(Collector):
 
 
 def session_reports() -> Reports:
-    """Return the reports of this session."""
     return current().state(Reports)

@@ -32,7 +32,6 @@ class TablePage:
     size: int = PAGE
 
     def select(self, rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
-        """Return the rows on this page."""
         first = (self.number - 1) * self.size
         if self.by == "in":
             end = len(rows) - first
@@ -48,11 +47,7 @@ def descending(value: float | None) -> float:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the devices with these names, or all rows if no names are given.
-
-    Raises:
-        OptionError: There are no measurements on one of the named devices.
-    """
+    """Return the rows of the devices with these names, or all rows if no names are given."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing_names = [name for name in names if name not in available]
     if missing_names and available:
@@ -63,10 +58,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Return a list of one table, with one row per measurement and device.
-
-    Rows without a change in memory usage are shown only if the table is sorted by ``time``.
-    """
+    """Rows without a change in memory usage are listed only if the table is sorted by ``time``."""
     listed_rows = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -121,7 +113,7 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:
-    """Return the cells of a table row: held memory, peak, memory outside PyTorch and duration."""
+    """The cells are held memory, peak, memory outside PyTorch and duration."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
@@ -132,7 +124,7 @@ def row_cells(row: ReportRow) -> tuple[str, ...]:
 
 
 def row_outcome(row: ReportRow) -> str:
-    """Return notable events of a measurement as text, for example ``"out of memory, CUDA initialized"``."""
+    """Example: ``"out of memory, CUDA initialized"``."""
     failure = "out of memory" if row.ooms else "failed" if row.success is False else ""
     return ", ".join(part for part in (failure, "CUDA initialized" if row.started else "") if part)
 
@@ -142,11 +134,9 @@ def comparison_tables(
 ) -> list[Table]:
     """Return a list of one table, which contains the second run with the changes from the first run.
 
-    Args:
-        pairs: Rows of both runs.
-        by: Column by whose absolute change the rows are sorted, largest first; ``"in"`` keeps the order of ``pairs``.
-        names: Names of the runs.
-        skipped: Number of cell executions in each run that are skipped because the cell was executed again later.
+    The rows are sorted by the absolute change in the column ``by``, largest first; ``"in"`` keeps the order of
+    ``pairs``. ``names`` contains the names of both runs, and ``skipped`` the number of cell executions in each run that
+    are omitted because the cell was executed again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(SORT_COLUMNS[by]) or 0))

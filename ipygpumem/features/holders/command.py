@@ -34,14 +34,12 @@ class HolderBaselines:
         self.reported: StorageBaseline | None = None
 
     def start_cell(self, text: str) -> None:
-        """Create the baseline of a cell if its code contains ``%gpumem who --new`` and other lines."""
         self.cell = None
         lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         if len(lines) > 1 and _WHO_NEW.search(text):
             self.record_blocks()
 
     def record_blocks(self) -> None:
-        """Create the baseline of the current cell from the blocks that are allocated now."""
         if pytorch.initialized_torch() is not None:
             blocks = allocated_blocks()
             self.cell = None if blocks is None else StorageBaseline.of({}, blocks)

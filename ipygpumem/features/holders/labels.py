@@ -64,7 +64,7 @@ _new_label: Any = functools.partial(tuple.__new__, ReferenceLabel)  # three time
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """Return the global and built-in namespaces of a function or frame; empty for other objects."""
+    """Empty for objects other than functions and frames."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -77,11 +77,9 @@ def reference_labels(
 ) -> Iterator[tuple[int, ReferenceLabel]]:
     """Yield the id and the label of each object to which ``obj`` refers.
 
-    Args:
-        obj: The referrer.
-        style: Format of the keys if ``obj`` is a dict.
-        tensor_ids: The ids of tensors. A dict key that is one of these tensors is labeled with the tensor's name.
-        wanted_ids: The ids of the objects to label; None for all objects. The result may contain other objects.
+    ``style`` is the format of the keys if ``obj`` is a dict. A dict key in ``tensor_ids`` is a tensor, and is labeled
+    with its name. Only objects in ``wanted_ids`` must be labeled; None selects all objects. The result may contain
+    other objects.
     """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
@@ -276,11 +274,9 @@ def fallback_label(obj: Any) -> str:
 
 
 def type_label(obj: Any) -> str:
-    """Return a label for an object without a name: its class and, for functions and generators, ``__name__``."""
     class_name = str(type_name(type(obj)))
     return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name
 
 
 def label_rank(obj: Any) -> int:
-    """Return a sort key for objects that are not reachable from a root: frames first, containers last."""
     return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1

@@ -57,7 +57,6 @@ class ListElements:
         return [item for item in items if id(item) not in taken_ids]
 
     def separate(self, object_id: int) -> None:
-        """Remove a tensor from its group, so that its names are determined by the general search."""
         container = self.containers.pop(object_id)
         tensor = self.groups[id(container)].pop(object_id)[0]
         self._targets.add_element(tensor, container)
@@ -84,12 +83,12 @@ class ListElements:
         return is_in_graph
 
     def size(self, container_ids: Collection[int]) -> int:
-        """Return the total size of the tensors in these containers in bytes."""
+        """In bytes."""
         groups = (self.groups.get(container_id, {}) for container_id in container_ids)
         return sum(location.size for group in groups for _, _, location in group.values())
 
     def named_storages(self, names: ObjectNames, objects: dict[int, Any]) -> Iterator[NamedStorage]:
-        """Yield the storages of all tensors in lists and tuples that have a name."""
+        """Tensors in lists and tuples without a name are skipped."""
         for container_id, group in self.groups.items():
             if container_id in names.named and group:
                 yield from self._named_storages(container_id, group, names, objects)

@@ -59,7 +59,6 @@ class ObjectNames:
         self.root_ids: set[int] = set()
 
     def name_from_roots(self, roots: Sequence[SearchRoot]) -> None:
-        """Name all objects that are reachable from the roots."""
         self.root_ids = {id(root.value) for root in roots if root.terminal}
         sorted_roots = sorted(roots, key=lambda root: PLACES.index(root.place))
         for _, group in itertools.groupby(sorted_roots, lambda root: root.place):
@@ -84,7 +83,7 @@ class ObjectNames:
         self._follow_graphs()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places, such as ``variable`` or ``output``, from which any of the objects is reachable."""
+        """Return the places from which at least one of the objects is reachable."""
         bits = self.place_bits.get(ids[0], 0)
         for object_id in ids[1:]:
             bits |= self.place_bits.get(object_id, 0)
@@ -221,7 +220,6 @@ class ObjectNames:
         return f"[{self.name(label.key_id)}]"
 
     def storage_names(self, ids: Sequence[int]) -> tuple[str, tuple[str, ...]]:
-        """Return the preferred name and the other names of a storage, given the ids of its tensors."""
         if len(ids) == 1 and ids[0] not in self._referrers.children and ids[0] not in self._references:
             object_name = self.named[ids[0]]  # the usual case: a tensor to which only one object refers
             if object_name.parent_id is None or object_name.graph:

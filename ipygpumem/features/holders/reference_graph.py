@@ -68,17 +68,14 @@ class NamingFunctions:
 
 
 def naming_functions() -> NamingFunctions:
-    """Return the naming functions of this process."""
     return current().state(NamingFunctions)
 
 
 def python_roots() -> list[SearchRoot]:
-    """Return the roots of a process without IPython: the variables of ``__main__`` and the last exception."""
     return [SearchRoot("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
 
 
 def exception_roots() -> list[SearchRoot]:
-    """Return the roots for the last exception and its traceback, which Python keeps for post-mortem debugging."""
     values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
     return [SearchRoot("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
@@ -103,7 +100,6 @@ def module_roots(roots: Sequence[SearchRoot]) -> list[SearchRoot]:
 
 
 def notebook_roots(shell: Any) -> list[SearchRoot]:
-    """Return the roots of an IPython shell: variables, outputs, and references to the last exception."""
     namespace = shell.user_ns
     result = getattr(shell, "last_execution_result", None)
 

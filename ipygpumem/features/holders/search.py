@@ -65,15 +65,15 @@ def search_holders(
 ) -> SearchResult:
     """Search for the objects that keep storages alive.
 
-    Args:
-        roots: Objects at which the search for names starts.
-        torch: The module torch.
-        is_wanted: Function that returns whether a device, given by its name, is searched.
-        limit: Time limit in seconds. If it is reached, some names are missing, especially names in libraries.
-        threads: Whether the search also starts at the local variables of running threads.
-        unnamed_share: Function that returns the share of the allocated memory outside storages with given locations. If
-            this share is at most 1%, objects that are reachable only from libraries or from no root are not searched.
-        keeps_addresses: Whether to create weak references to the storages, which prevent the reuse of their addresses.
+    ``roots`` are the objects at which the search for names starts; if ``threads`` is true, it also starts at the local
+    variables of running threads. ``is_wanted`` returns whether a device, given by its name, is searched. ``limit`` is
+    the time limit in seconds; if it is reached, some names are missing, especially names in libraries.
+
+    ``unnamed_share`` returns the share of the allocated memory that is outside the storages at the given locations. If
+    this share is at most 1%, objects that are reachable only from libraries or from no root are not searched.
+
+    If ``keeps_addresses`` is true, weak references to the storages are created, which prevent the reuse of their
+    addresses.
     """
     search_limit = SearchLimit(limit)
     results: list[SearchResult] = []

@@ -14,7 +14,6 @@ _OTHER_NAMES = 2
 
 
 def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
-    """Return a table for each device with the ``limit`` largest holders and the ``parts`` largest tensors of each."""
     tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
         tables = [Table("memory holders", ("size",), (TableRow("no tensors", (size(0),), 1),))]

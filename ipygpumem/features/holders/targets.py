@@ -138,12 +138,10 @@ class SearchTargets:
         return True
 
     def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
-        """Add the tensors among ``items`` to which only ``container`` refers, and return the other items."""
         self.elements = self.elements or ListElements(self, self._types, self._is_wanted)
         return self.elements.take_tensors(container, items)
 
     def add_element(self, tensor: Any, container: Any) -> None:
-        """Add a tensor to which a list or tuple refers."""
         self.extra.setdefault(id(tensor), []).append(container)
         self._add(tensor)
 
@@ -179,7 +177,6 @@ class SearchTargets:
             self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
     def set_kinds(self) -> None:
-        """Determine the kinds of the storages of all added modules and optimizers."""
         self.optimizer_ids = set(map(id, self._by_role.get("optimizer", ())))
         self._set_roles()
         for root_id, kind in self._roles.items():

@@ -138,7 +138,7 @@ class TrackedObjects:
             references.clear()
 
     def take_by_role(self) -> dict[str, list[Any]]:
-        """Return the modules, optimizers and other PyTorch objects added since the last call, grouped by role."""
+        """Return the tensors, storages, modules and optimizers added since the last call, by role."""
         by_role, self._by_role = self._by_role, {}
         return by_role
 
@@ -264,7 +264,6 @@ def _is_array(cls: type) -> bool:
 
 
 def has_objects(obj: Any) -> bool:
-    """Return whether an object is a NumPy array that contains Python objects."""
     return _is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 

@@ -29,7 +29,6 @@ class LimitsCollector(Collector):
         self._recorded = recorded
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
-        """Return the report with the exceeded limits, and with notes on limits that could not be checked."""
         excesses, notes = self._limits.check(report)
         report = with_notes(replace(report, excesses=excesses), *notes)
         if not report.devices:

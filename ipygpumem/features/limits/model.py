@@ -27,7 +27,6 @@ class ExceededLimit:
     limit: int
 
     def __str__(self) -> str:
-        """Return a phrase such as ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
         amount, limit = signed(self.amount), precise_size(self.limit)
         if amount[1:] == limit or self.amount < MIB // 20:  # avoid "+2.0 GiB, over the limit of 2.0 GiB"
             amount, limit = many(self.amount, "byte", "+"), many(self.limit, "byte")
@@ -53,11 +52,6 @@ class MemoryLimits:
 
     @classmethod
     def parse(cls, *limits: str | int | None) -> MemoryLimits:
-        """Create limits from sizes such as ``"2 GiB"`` or 0, in the order of the attributes.
-
-        Raises:
-            OptionError: A size is invalid.
-        """
         names = "limit", "limit_held", "limit_outside", "limit_host"
         return cls(
             *(None if limit is None else parse_size(limit, name) for name, limit in zip(names, limits, strict=False))
@@ -67,7 +61,7 @@ class MemoryLimits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return the exceeded limits, and a note on each limit that could not be checked."""
+        """Limits that could not be checked are described by the notes, which are the second item."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):
@@ -81,7 +75,7 @@ class MemoryLimits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a note that the limits on GPU memory were not checked, or an empty tuple without such limits."""
+        """Return a note that the limits on GPU memory were not checked; empty if there are no such limits."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

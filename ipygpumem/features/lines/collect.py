@@ -27,8 +27,6 @@ _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 class LinesCollector(recording_analysis.RecordingAnalysisCollector):
-    """Collector of the memory usage of each line of the measured code and of additional functions."""
-
     section = "lines"
 
     def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
@@ -37,11 +35,6 @@ class LinesCollector(recording_analysis.RecordingAnalysisCollector):
         self.observer = self._graphs = GraphCallRecorder()
 
     def part(self, recording: recording_analysis.DeviceRecording) -> DeviceLines:
-        """Return the listings of a device.
-
-        Raises:
-            RecordingError: The allocator's counters do not match the recorded events.
-        """
         code, timeline = recording.code, recording.timeline
         source = SourceCode(code.sources, code.numbers)
         regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]

@@ -110,7 +110,6 @@ class AllocationSite:
 
     @property
     def known(self) -> bool:
-        """Whether the line of code is known."""
         return not self.label.startswith("(")
 
 

@@ -20,12 +20,10 @@ _LABEL_WIDTH = 90
 
 
 def allocation_sites(live: LiveSet) -> tuple[AllocationSite, ...]:
-    """Return the lines of user code that allocated the live blocks, largest amount first."""
     return tuple(AllocationSite(_label(group), group.bytes, group.count) for group in live.by("line"))
 
 
 def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
-    """Return the lines that allocated the memory in use at the peak of a device, largest amount first."""
     return allocation_sites(snapshot.peak(device).live)
 
 
@@ -38,7 +36,6 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite
 
 
 def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[AllocationSite, ...], AllocationSite]:
-    """Return a tuple of the first ``limit`` lines and the total of all other lines."""
     other_lines = lines[limit:]
     total = AllocationSite(
         "other lines", sum(line.amount for line in other_lines), sum(line.blocks for line in other_lines)
@@ -47,13 +44,10 @@ def largest_lines(lines: Sequence[AllocationSite], limit: int) -> tuple[tuple[Al
 
 
 class PeakLinesCollector(Collector):
-    """Collector that adds the `PeakLines` of each device to the report of a saved recording."""
-
     section = "lines at the peak"
     reads_recording = True
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
-        """Return the report with the `PeakLines` of each device added to ``report.recording``."""
         if outcome.snapshot is None or report.recording is None:
             return report
         peaks = [peak_lines(outcome.snapshot, device) for device in report.devices.values()]
@@ -62,7 +56,7 @@ class PeakLinesCollector(Collector):
 
 
 def peak_lines(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
-    """Return the `PeakLines` of a device, or None if its peak is not exact or no stacks were recorded."""
+    """None if the peak is not exact, or no stacks were recorded."""
     timeline = device_timeline(snapshot, report)
     if timeline is None:
         return None

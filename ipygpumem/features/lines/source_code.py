@@ -32,7 +32,6 @@ class SourceRegion:
 
     @property
     def lines(self) -> range:
-        """Line numbers of the region."""
         return range(self.first, self.last + 1)
 
 
@@ -48,7 +47,7 @@ class SourceCode:
         self._trees: dict[str, ast.Module] = {}
 
     def lines(self, file: str) -> list[str]:
-        """Return the lines of a file, or an empty list if its source is not available."""
+        """Empty if the source code of the file is not available."""
         if file in self.cells:
             return self.cells[file].splitlines()
         return [line.rstrip("\n") for line in linecache.getlines(file)]
@@ -62,7 +61,7 @@ class SourceCode:
         return f"{region.name}, {place}" if region.name else place
 
     def tree(self, file: str) -> ast.Module:
-        """Return the syntax tree of a file, or an empty module if the file cannot be parsed."""
+        """Empty if the file cannot be parsed."""
         if file not in self._trees:
             # replace lines with magics, so that the cell can be parsed and line numbers do not change
             code = "\n".join(re.sub(r"^(\s*)[%!?].*", r"\1pass", line) for line in self.lines(file))
@@ -74,7 +73,7 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Return the code object of a function or method, without reading properties; None for other objects."""
+    """Properties are not read. None for objects other than functions and methods."""
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
             code: types.CodeType = value.__code__
@@ -101,7 +100,7 @@ def _unwrap(value: Any) -> Any:
 
 
 def function_region(code: types.CodeType, source: SourceCode) -> SourceRegion:
-    """Return the source region of a function; raise `OptionError` if its source code is not available."""
+    """Raises `OptionError` if the source code is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
     for node in ast.walk(source.tree(file)):
@@ -123,7 +122,7 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def enclosing_functions(file: str, lines: Iterable[int], source: SourceCode) -> list[SourceRegion]:
-    """Return the outermost functions and methods of a file that contain any of the lines."""
+    """Return the outermost functions and methods that contain at least one of the lines."""
     lines = set(lines)
     functions = _outermost_functions(source.tree(file), file, "")
     return [function for function in functions if not lines.isdisjoint(function.lines)]

@@ -47,7 +47,7 @@ def line_table(device: DeviceLines) -> Table:
 
 
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
-    """Yield the table rows of source lines. A long listing contains only lines near allocations and frees."""
+    """A long listing contains only lines near allocations and frees."""
     dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
     used_lines = [index for index, line in enumerate(lines) if line.use is not None]
     near = {index + offset for index in (0, *used_lines) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}

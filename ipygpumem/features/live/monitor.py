@@ -39,15 +39,13 @@ _ATTEMPTS = 2
 
 
 class MemoryPoller:
-    """Poller of memory usage. It neither raises exceptions nor creates a CUDA context."""
-
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
         self._other_processes: dict[int, tuple[int, int, float]] = {}
         """The latest reading of NVML's process list as a tuple ``(others, outside, time)``, by device index."""
 
     def read(self) -> Reading:
-        """Return the current memory usage. This is faster than `DeviceMonitor.read` but returns fewer values."""
+        """Faster than `DeviceMonitor.read`, but returns fewer values."""
         torch = pytorch.initialized_torch()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():
@@ -141,13 +139,9 @@ class MemoryMonitor:
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Display the monitor in the current cell.
+        """``every`` is the interval in seconds between readings; None keeps the current interval.
 
-        Args:
-            every: Interval between readings in seconds; None keeps the current interval.
-
-        Raises:
-            OptionError: Widgets cannot be displayed.
+        Raises `OptionError` if widgets cannot be displayed.
         """
         target = shell_target(self._shell)
         if target.kind != "live":
@@ -212,7 +206,7 @@ class MemoryMonitor:
             widget.close()
 
     def close(self) -> None:
-        """Close the widget and end the thread. Does nothing in a forked process."""
+        """Does nothing in a forked process."""
         if os.getpid() == self._pid:
             self._remove_widget()
             self._thread.close()
@@ -233,7 +227,6 @@ class UsageHistory:
         self._readings: deque[Reading] = deque(maxlen=max(int(seconds / every), 1))
 
     def add(self, reading: Reading) -> None:
-        """Append a reading, and discard the oldest reading if the history is full."""
         self._readings.append(reading)
 
     def data(self, reports: Sequence[Report], running: _Running) -> dict[str, Any]:

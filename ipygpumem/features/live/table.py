@@ -18,7 +18,6 @@ _MINUTE = 60
 
 
 def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) -> dict[str, str]:
-    """Format the latest memory usage as a MIME bundle for a cell that has been running for ``seconds`` seconds."""
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"

@@ -194,16 +194,13 @@ class AttributedAllocations:
         return first
 
     def of_kind(self, *kinds: MemoryKind) -> Mask:
-        """Return a mask that selects the allocations of the given kinds."""
         return np.isin(self.kind, [_KIND_CODES[kind] for kind in kinds])
 
     def alive(self, event: int) -> Mask:
-        """Return a mask that selects the allocations in use immediately after an event."""
         allocations = self._timeline.allocations
         return (allocations.start <= event) & (allocations.end > event)
 
     def total(self, rows: Mask) -> int:
-        """Return the total requested size in bytes of the allocations that a mask selects."""
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:

@@ -43,19 +43,12 @@ _WRAPPER_NOTES = {
 
 
 class ModulesCollector(RecordingAnalysisCollector):
-    """Collector of the memory usage of a tracked model by phase of a training step, by kind and by module."""
-
     section = "modules"
 
     def __init__(self, tracker: ModuleTracker) -> None:
         self.observer = self._tracker = tracker
 
     def part(self, recording: DeviceRecording) -> ModuleTree:
-        """Return the model's memory usage on a device.
-
-        Raises:
-            RecordingError: The allocator's counters do not match the recorded events.
-        """
         tracker, timeline = self._tracker, recording.timeline
         lookup = EventLookup(timeline, recording.recorder)
         allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)

@@ -36,7 +36,6 @@ class GlobalHooks:
         self._hidden: list[tuple[Any, int, Any]] = []
 
     def add(self, before: Any, after: Any) -> list[Any]:
-        """Register a forward pre-hook and a forward hook for all modules, and return their handles."""
         module: Any = sys.modules[_MODULE]
         handles = [
             module.register_module_forward_pre_hook(without_dynamo(before)),
@@ -63,7 +62,6 @@ class GlobalHooks:
             self._compile_callbacks = callbacks, hide, restore
 
     def remove(self, handles: list[Any]) -> None:
-        """Remove the hooks that belong to the given handles."""
         for handle in handles:
             handle.remove()
             self._handles.pop(handle.id, None)
@@ -79,7 +77,6 @@ class GlobalHooks:
         self._functions.unwrap(_CHECK)
 
     def close(self) -> None:
-        """Remove all hooks of ipygpumem."""
         self.remove(list(self._handles.values()))
 
     def _hide(self, *_: Any) -> None:
@@ -108,7 +105,7 @@ def cause_recompilation() -> bool:
 def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[[], None] | None:
     """Add hooks to a module that ``Module.compile`` has compiled.
 
-    Return a function that removes the hooks, or None if the module is not compiled.
+    Returns a function that removes the hooks, or None if the module is not compiled.
     """
     compiled = vars(module).get(_COMPILED_CALL)
     if compiled is None:
@@ -160,7 +157,6 @@ class OptimizerStepObservers(CallObservers):
 
 
 def running_optimizer() -> Any:
-    """Return the optimizer whose ``step`` is running in this thread, or None if no optimizer step is running."""
     optimizers = vars(sys.modules["torch.optim.optimizer"])
     for frame, _ in traceback.walk_stack(sys._getframe()):
         if frame.f_globals is optimizers and frame.f_code.co_name == "wrapper":

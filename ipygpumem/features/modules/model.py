@@ -120,15 +120,9 @@ class ModuleTree(Serializable):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether the model uses memory on the device."""
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """Return the row of the module with a qualified name.
-
-        Raises:
-            KeyError: The model has no module with this name.
-        """
         for row in self.rows:
             if row.path == path:
                 return row

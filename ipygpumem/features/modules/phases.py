@@ -39,7 +39,7 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Return a context manager whose duration is excluded from the current phase."""
+        """The duration of the block is not attributed to any phase."""
         start = time.perf_counter()
         try:
             yield
@@ -57,11 +57,10 @@ class PhaseTracker:
         self._started = time.perf_counter()
 
     def enter(self, name: str) -> None:
-        """Start a phase inside the running phases."""
         self._switch((*self.running_phases, name))
 
     def leave(self, name: str) -> None:
-        """End the innermost phase with this name and all phases that are still running inside it."""
+        """Also end all phases that are running inside this phase."""
         if name in self.running_phases:
             self._switch(self.running_phases[: -1 - self.running_phases[::-1].index(name)])
 
@@ -76,7 +75,7 @@ class PhaseTracker:
         self.cost += self._started - start
 
     def end(self) -> None:
-        """End all phases. Further calls do nothing."""
+        """Further calls do nothing."""
         scope, self._scope = self._scope, None
         if scope is None:
             return
@@ -91,7 +90,7 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """Return the phases that ran while the device with this index was in use, in the order of a training step."""
+        """Return the phases that ran while the device was in use, in the order of a training step."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:

@@ -107,7 +107,6 @@ class ModelStorages:
         return index
 
     def index(self, module: Any) -> int | None:
-        """Return the index of a module, or None if it is not part of the model."""
         entry = self._module_refs.get(id(module))
         return None if entry is None or entry[0]() is not module else entry[1]
 
@@ -125,14 +124,14 @@ class ModelStorages:
         return index
 
     def live_modules(self) -> Iterator[tuple[Any, int]]:
-        """Yield a tuple ``(module, index)`` for each module that still exists."""
+        """Yield the modules that still exist, with their indices."""
         for reference, index in list(self._module_refs.values()):
             module = reference()
             if module is not None:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module called through ``torch.compile(module)`` as ``"compiled"``, its submodules as ``"inside"``."""
+        """Mark a module that is called through ``torch.compile(module)``, and its submodules."""
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
             if number == index or not path or module.path.startswith(path + "."):
@@ -156,7 +155,6 @@ class ModelStorages:
         return tuple(result.items())
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Include the state of an optimizer in `addresses`."""
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:

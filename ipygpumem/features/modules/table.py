@@ -30,7 +30,6 @@ _TOLERANCE = MIB // 20  # smaller differences are not visible in a table that sh
 
 
 def module_tables(trees: Iterable[ModuleTree]) -> list[Table]:
-    """Return three tables for each device: memory usage by phase, by kind of memory and by module."""
     return [table for tree in trees for table in (_phase_table(tree), _kind_table(tree), _module_table(tree))]
 
 

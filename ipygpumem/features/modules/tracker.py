@@ -92,11 +92,9 @@ class ModuleTracker:
 
     @property
     def cost(self) -> float:
-        """Overhead of the tracking in seconds."""
         return self.phases.cost
 
     def start(self) -> None:
-        """Add all hooks and record the storage addresses."""
         self._running = True
         self._scan()
         hooks = current().state(GlobalHooks)
@@ -118,7 +116,6 @@ class ModuleTracker:
         self._undo.callback(backward.remove, self._begin_backward)
 
     def stop(self) -> None:
-        """Remove all hooks and record the storage addresses again. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
@@ -151,7 +148,7 @@ class ModuleTracker:
                         self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
 
     def _stack(self) -> list[tuple[int, str]]:
-        """Return the calls that are running in this thread, outermost first, each as ``(module index, kind)``."""
+        """Running calls of this thread, outermost first, as ``(module index, kind)``."""
         stack: list[tuple[int, str]] = vars(self._thread_state).setdefault("stack", [])
         return stack
 

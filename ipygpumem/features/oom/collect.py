@@ -26,8 +26,6 @@ _GENERAL_FIT_COMMAND = "%gpumem fit batch=1..64 step(batch), where step is your 
 
 @dataclass(frozen=True, slots=True)
 class FailedCell:
-    """A cell in which allocations failed: its source code, the notebook's variables, and the earlier runs of cells."""
-
     source: str
     variables: Mapping[str, Any]
     earlier: EarlierRuns
@@ -46,12 +44,8 @@ def failure_report(
     If the code caught the error, the report contains the holders at the first failure. Otherwise, it contains the
     current holders, including local variables of the failed code.
 
-    Args:
-        failures: The recorded failures.
-        count: Number of failures, including those that were not recorded.
-        caught: Whether the code caught the error.
-        snapshot: Path of the allocation history that was saved at the first failure; None if there is none.
-        cell: The cell; None if its source code is unknown.
+    ``count`` is the number of failures, including those that were not recorded. ``snapshot`` is the path of the
+    allocation history that was saved at the first failure, if any. ``cell`` is None if its source code is unknown.
     """
     if not failures:
         return None

@@ -57,14 +57,13 @@ class EarlierRuns:
         self._begin: EventPosition = {}
 
     def begin(self, recorder: AllocationRecorder | None) -> None:
-        """Store the position at which a cell starts. Discard runs that were recorded by another recorder."""
+        """Discard the runs if they were recorded by another recorder."""
         if recorder is not self._recorder:
             self._runs.clear()
             self._recorder = recorder
         self._begin = {} if recorder is None else event_position()
 
     def end(self, source: str, variables: Mapping[str, Any]) -> None:
-        """Store a successful run of a cell."""
         if self._begin:
             self._runs.append(self._run(source, variables, event_position()))
 
@@ -145,7 +144,7 @@ _MAX_STATEMENTS, _MAX_LENGTH = 4, 120
 _SIZES = range(2, 1 << 20)
 _SMALLEST_RANGE = 8
 _NESTED = (ast.For, ast.While, ast.If, ast.Try)
-"""Compound statements whose inner statements can run separately; not ``with``, which can change the memory usage."""
+"""Compound statements whose inner statements can run separately. ``with`` can change the memory usage."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 

@@ -25,26 +25,22 @@ class ReplayTimeLimit:
 
     @property
     def used(self) -> float:
-        """CPU time of this thread in seconds since this object was created."""
         return time.thread_time() - self._started
 
     @property
     def remaining(self) -> float:
-        """Remaining CPU time in seconds."""
         return max(_TIME_LIMIT - self.used, 0.0)
 
     def allows(self, seconds: float) -> bool:
-        """Return whether another ``seconds`` of CPU time are within the limit."""
+        """``seconds`` is CPU time."""
         return self.used + seconds <= _TIME_LIMIT
 
 
 def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTimeLimit) -> str:
     """Return a sentence on whether expandable segments would have prevented a failure; empty if this is unknown.
 
-    Args:
-        snapshot: The allocation history that was saved when the allocation failed.
-        failure: The failed allocation.
-        replay_time: Limit on the CPU time. The time for loading the snapshot also counts.
+    ``snapshot`` is the allocation history that was saved when the allocation failed. The time for loading it also
+    counts.
     """
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))

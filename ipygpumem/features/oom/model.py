@@ -69,7 +69,7 @@ class FailedAllocation:
 
     @property
     def missing(self) -> int:
-        """Number of bytes by which the requested size exceeded the available memory."""
+        """Number of bytes by which the requested size exceeds the available memory."""
         return max(self.requested - self.available, 0)
 
 
@@ -96,7 +96,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
-    """Return a summary of the free blocks of the device with this index, given the allocator's list of segments."""
+    """Return a summary of the free blocks of one device. ``segments`` is the allocator's list of segments."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0
@@ -113,11 +113,8 @@ def advice(
 ) -> list[str]:
     """Return sentences about causes of a failure and solutions.
 
-    Args:
-        failure: The failed allocation.
-        freeable: Number of bytes that ``%gpumem free`` would free.
-        freeable_out: Number of bytes that ``%gpumem free --out`` would free.
-        outside_at_baseline: Memory outside PyTorch at the baseline in bytes; None if it is unknown.
+    ``freeable`` and ``freeable_out`` are the numbers of bytes that ``%gpumem free`` and ``%gpumem free --out`` would
+    free. ``outside_at_baseline`` is the memory outside PyTorch at the baseline in bytes; None if it is unknown.
     """
     reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing_bytes = max(failure.missing, 1)

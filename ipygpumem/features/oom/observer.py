@@ -61,11 +61,10 @@ class FailedAllocationObserver:
         self._is_listening = False
 
     def listen(self, save: Callable[[Holders | None], str] | None = None) -> bool:
-        """Start recording failures. Return False if CUDA is not initialized or PyTorch does not report failures.
+        """Return False if CUDA is not initialized or PyTorch does not report failures.
 
-        Args:
-            save: Function that saves the allocation history and returns a message. It is called at the first failure in
-                a cell; its argument is the holders of the memory, or None if they are unknown.
+        ``save`` is called at the first failure in a cell to save the allocation history. Its argument is the holders of
+        the memory, or None if they are unknown, and its result is a message.
         """
         self._save, self._pid = save, os.getpid()
         self._is_listening = pytorch.listen_for_ooms(self._failed)
@@ -91,7 +90,6 @@ class FailedAllocationObserver:
         )
 
     def stop(self) -> None:
-        """Stop recording failures."""
         pytorch.listen_for_ooms(None)
         self.take()
 
@@ -152,7 +150,6 @@ def _frames_of(stack: Iterable[tuple[FrameType, int]]) -> tuple[Frame, ...]:
 
 
 def failed_allocations() -> FailedAllocationObserver:
-    """Return the observer of this process."""
     return current().state(FailedAllocationObserver)
 
 
@@ -164,7 +161,7 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Return the path for the snapshot of an out-of-memory error. Raises `OptionError` if the template is invalid."""
+    """Raises `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
     try:
@@ -200,13 +197,13 @@ class OomRecording:
 
     @cached_property
     def earlier_runs(self) -> EarlierRuns:
-        """The last successful runs of cells while allocations were recorded."""
+        """Successful runs of cells while allocations were recorded."""
         from ipygpumem.features.oom.earlier_runs import EarlierRuns  # imports the code for predictions
 
         return EarlierRuns()
 
     def configure(self, template: str | None) -> str:
-        """Set the template for snapshot paths, start or stop recording, and return a message, which may be empty."""
+        """Start or stop recording. Return a message, which may be empty."""
         was_off = self.template is None
         self.template = template
         if template is None:
@@ -221,7 +218,7 @@ class OomRecording:
         return f"when an allocation fails, the allocation history is saved to {template}{cost}"
 
     def resume(self) -> None:
-        """Start recording if it is enabled, CUDA is initialized and no other recording is active."""
+        """Do nothing if recording is disabled, CUDA is not initialized or another recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
         is_configured = self.template is not None and pytorch.initialized_torch() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():
@@ -231,12 +228,10 @@ class OomRecording:
         self._recorder = recorder
 
     def start_cell(self) -> None:
-        """Resume the recording, and store the position at which a cell starts."""
         self.resume()
         self.earlier_runs.begin(self._recorder)
 
     def pause(self) -> None:
-        """Stop recording until `resume` is called."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()

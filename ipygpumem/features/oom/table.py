@@ -17,7 +17,6 @@ _OMITTED_LINES = {"device total", "free"}
 
 
 def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> list[Table]:
-    """Return a table of the device's memory at the failure and a table of the largest holders, with advice below."""
     failure = panel.failure
     tables = [_device_table(panel, baseline)]
     if panel.holders is not None:

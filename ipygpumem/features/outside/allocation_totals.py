@@ -42,7 +42,7 @@ class AllocationOwner(NamedTuple):
 
     @classmethod
     def from_path(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> AllocationOwner:
-        """Return the owner for a library's path, which is empty for memory allocated before recording began."""
+        """``path`` is the path of the library's file; empty for memory allocated before recording began."""
         library = library_name(path) if path else BEFORE_RECORDING
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
@@ -50,7 +50,6 @@ class AllocationOwner(NamedTuple):
 
     @classmethod
     def allocator(cls, device: int) -> AllocationOwner:
-        """Return the owner that represents PyTorch's allocator."""
         return cls(device, "device", ALLOCATOR, "", pooled=False)
 
     @property
@@ -77,7 +76,7 @@ class AllocationTotals:
     allocations: int = 0
 
     def add(self, changes: NDArray[Any]) -> None:
-        """Add the sizes of allocations (positive) and frees (negative) in chronological order."""
+        """``changes`` are the sizes of allocations (positive) and frees (negative) in chronological order."""
         totals = self.change + np.cumsum(changes)
         self.change, self.peak = int(totals[-1]), max(self.peak, int(totals.max()))
         allocations = changes[changes > 0]
@@ -114,7 +113,6 @@ class RecordingInterval:
     problem: str = ""
 
     def add(self, owners: Sequence[AllocationOwner], owner_indices: NDArray[Any], changes: NDArray[Any]) -> None:
-        """Add changes in bytes. For each change, ``owner_indices`` contains the index of its owner in ``owners``."""
         outside: dict[int, NDArray[Any]] = {}
         for index in np.unique(owner_indices).tolist():
             owner, mask = owners[index], owner_indices == index
@@ -131,7 +129,6 @@ class RecordingInterval:
         return totals
 
     def move_free(self, before: AllocationOwner, after: AllocationOwner, nbytes: int) -> None:
-        """Transfer a recorded free from one owner to another."""
         for owner, change in ((before, nbytes), (after, -nbytes)):
             for totals in self._totals(owner):
                 totals.change += change
@@ -147,7 +144,7 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Live allocations and their owners by address. ``owner_numbers`` assigns an integer to each owner."""
+    """Live allocations and their owners by address."""
 
     def __init__(self) -> None:
         self.owner_numbers = IndexByValue()
@@ -156,7 +153,6 @@ class LiveAllocations:
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
 
     def table(self, cupti: CuptiLibrary, address: int, valid: int) -> NDArray[Any]:
-        """Return the records of a completed CUPTI buffer as rows of integers."""
         records = cupti.records(address, valid)
         records = records[np.isin(records["memory"], tuple(KINDS))]
         table = np.empty((len(records), COLUMNS), dtype=np.int64)
@@ -174,11 +170,10 @@ class LiveAllocations:
         return table
 
     def add_segment(self, device: int, address: int, nbytes: int) -> None:
-        """Add a segment that PyTorch allocated before recording began."""
         self._live.setdefault(address, (self.owner_numbers[AllocationOwner.allocator(device)], nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
-        """Update the live allocations and the intervals with records, which must be in chronological order."""
+        """The records must be in chronological order."""
         record_owners, late_frees = self._find_owners(table)
         numbers, owners = np.array(record_owners, dtype=np.int64), list(self.owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
@@ -228,7 +223,7 @@ class LiveAllocations:
         return dict(sums)
 
     def move_to_pytorch(self, device: int, address: int, intervals: Iterable[RecordingInterval]) -> None:
-        """Attribute a segment of PyTorch's allocator to PyTorch if it was attributed to a different library."""
+        """Attribute a segment of PyTorch's allocator to PyTorch if it was attributed to a library."""
         number, nbytes = self._live.get(address, (0, 0))
         if not nbytes:
             return

@@ -48,7 +48,6 @@ class OutsideCollector(Collector):
         measurement.observers.append(self)
 
     def start(self) -> None:
-        """Open the recording interval of the measurement."""
         self._before = _pools()
         if self._acquired:
             try:
@@ -57,7 +56,7 @@ class OutsideCollector(Collector):
                 self._problem = str(error)
 
     def stop(self) -> None:
-        """Close the recording interval. This method is also called if the measurement could not be started."""
+        """Also called if the measurement could not be started."""
         if os.getpid() != self._pid:
             return
         if not self._after:
@@ -71,7 +70,6 @@ class OutsideCollector(Collector):
                 cupti_recorder().release()
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Return the report with the memory outside PyTorch by library for each device."""
         libraries, notes = [], []
         confidence = self._confidence()
         if confidence.trust != "exact" and self._is_new_problem(confidence):
@@ -184,7 +182,6 @@ class OutsideSetting:
         self._acquired = False
 
     def apply(self, *, enabled: bool) -> None:
-        """Start or stop recording. If recording cannot be started, print the reason; later cells try again."""
         recorder = cupti_recorder()
         recorder.reported_problems.clear()
         if enabled and not self._acquired:
@@ -199,6 +196,5 @@ class OutsideSetting:
             recorder.release()
 
     def remove(self) -> None:
-        """Stop recording when the extension is unloaded."""
         self._acquired = False
         cupti_recorder().close()

@@ -63,7 +63,7 @@ class CuptiRecorder:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return the reason why recording is not possible, or None if no reason is known before recording starts."""
+        """Return None if no reason is known before recording starts."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -84,7 +84,6 @@ class CuptiRecorder:
         self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
-        """Start recording unless it is already active; raise `CuptiError` if it cannot be started."""
         with self._lock:
             self._prepare()
             if not self._users:
@@ -121,7 +120,7 @@ class CuptiRecorder:
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """Stop recording if `release` has been called as often as `acquire`."""
+        """Stop recording once `release` has been called as often as `acquire`."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -153,7 +152,7 @@ class CuptiRecorder:
                 self._collect()
 
     def close(self) -> None:
-        """Stop recording for all callers of `acquire`, when the extension is unloaded or the process exits."""
+        """Stop recording for all callers of `acquire`."""
         with self._lock:
             if self._users:
                 self._users = 0
@@ -163,11 +162,7 @@ class CuptiRecorder:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """Open a recording interval. This method must be called between `acquire` and `release`.
-
-        Raises:
-            CuptiError: CUPTI's records cannot be read.
-        """
+        """Must be called between `acquire` and `release`. Raises `CuptiError` if CUPTI's records cannot be read."""
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -179,7 +174,7 @@ class CuptiRecorder:
         return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
-        """Process all records so far, and close an interval unless it is already closed."""
+        """Process all records so far. Do nothing if the interval is already closed."""
         with self._lock:
             if interval not in self._intervals:
                 return
@@ -198,10 +193,9 @@ class CuptiRecorder:
             self._live.move_to_pytorch(device, address, self._intervals)
 
     def live_by_owner(self) -> tuple[float, dict[AllocationOwner, int]] | None:
-        """Return the Unix time at which recording started and the live bytes by owner; None if recording is not active.
+        """Return the Unix time at which recording started, and the live bytes by owner.
 
-        Raises:
-            CuptiError: CUPTI's records cannot be read.
+        The result is None if recording is not active. Raises `CuptiError` if CUPTI's records cannot be read.
         """
         with self._lock:
             if not self._recording:
@@ -219,7 +213,6 @@ class CuptiRecorder:
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Resume recording after `pause`."""
         with self._lock:
             if self._paused_at is None or not self._users:
                 return
@@ -264,5 +257,4 @@ class CuptiRecorder:
 
 
 def cupti_recorder() -> CuptiRecorder:
-    """Return the recorder of this process."""
     return current().state(CuptiRecorder)

@@ -27,7 +27,6 @@ _EMPTY = ("", "", "", "", "")
 
 
 def insert_outside_tables(tables: list[Table], report: Report) -> list[Table]:
-    """Insert a table of memory outside PyTorch after the table of each device."""
     outside_tables = {
         outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries
     }
@@ -36,7 +35,7 @@ def insert_outside_tables(tables: list[Table], report: Report) -> list[Table]:
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
-    """Return a table of changes in memory outside PyTorch by library, followed by managed and pinned memory."""
+    """Managed and pinned memory follow the total, because they may not be on the device."""
     exact = outside.grade.trust == "exact"
     on_device = [library for library in outside.libraries if library.memory not in _SEPARATE]
     rows = [_library_row(library) for library in on_device if _is_visible(library)]

@@ -31,7 +31,6 @@ class Processes(TableRepr, tuple[DeviceProcesses, ...]):
     __repr__ = TableRepr.__str__
 
     def tables(self) -> list[Table]:
-        """Return one table per device."""
         return [processes_table(device) for device in self]
 
 
@@ -85,7 +84,7 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
-    """Yield the processes on the devices of the machine. This function is used before CUDA is initialized."""
+    """Used before CUDA is initialized."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():
@@ -111,7 +110,6 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
 
 
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
-    """Return the other processes in a reading, by device name."""
     monitor = current().monitor
     return {name: monitor.other_processes(device) for name, device in reading.devices.items() if device.listed}
 
@@ -126,7 +124,6 @@ class ProcessesCollector(Collector):
         self._unchanged = unchanged
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Compare NVML's process lists in the two readings and add the changes to the report."""
         monitor = current().monitor
         if not self._unchanged and all(
             device.before.listed is device.after.listed and monitor.has_recorded_processes(device.after)

@@ -68,7 +68,6 @@ def _with_rows(
 
 
 def processes_table(device: DeviceProcesses) -> Table:
-    """Return a table of the processes on a device, starting with this process."""
     total = device.used or sum(process.amount or 0 for process in device.neighbours) + (device.own or 0)
     width = max(len(str(pid)) for pid in (device.pid or 0, *(process.pid for process in device.neighbours)))
     rows = []

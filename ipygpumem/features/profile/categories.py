@@ -95,8 +95,6 @@ _Version = tuple[int, int]
 
 
 class TensorCategories:
-    """The category of each version of each tensor."""
-
     def __init__(self, flow: DataFlow) -> None:
         self._identities = flow.identities
         self._temporary = {tensor for node in flow.nodes for tensor in node.allocated & node.freed}
@@ -105,29 +103,26 @@ class TensorCategories:
         self.assigned: set[int] = set()  # tensors whose versions all have the same category
 
     def category_of(self, tensor: int, version: int) -> int:
-        """Return the category of a tensor version as an index into `CATEGORIES`."""
         category = self._by_identity.get(self._identities[tensor])
         if category is not None:
             return category
         return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
     def assign(self, tensors: set[int], category: int) -> None:
-        """Set the category of the given tensors and of all tensors that share a PyTorch ID with one of them."""
+        """Tensors that share a PyTorch ID with one of the tensors are assigned as well."""
         self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Set the category of the given tensor versions, except those that already have a category."""
+        """Versions that already have a category keep it."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
     def any_in(self, versions: Iterable[_Version], categories: frozenset[int]) -> bool:
-        """Return whether any of the tensor versions belongs to one of the categories."""
         return any(self.category_of(*version) in categories for version in versions)
 
 
 def classify(flow: DataFlow) -> TensorCategories:
-    """Determine the categories of all tensors in a profiled program."""
     categories = TensorCategories(flow)
     categories.assign(flow.gradients, GRADIENT)
     categories.assign(flow.parameters, PARAMETER)

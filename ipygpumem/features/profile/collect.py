@@ -31,16 +31,9 @@ def profile_collector(
 ) -> ProfileCollector | None:
     """Return a collector for a trace, a timeline or both, or None if neither is requested.
 
-    Args:
-        trace: Path of the trace file.
-        timeline: Path of the timeline page.
-        outside: Whether memory outside PyTorch by library is also requested.
-        snapshot: Path of the snapshot that the measurement writes.
-
-    Raises:
-        OptionError: A path is not writable, has an unsupported extension or is used twice, or memory outside PyTorch
-            is also requested.
-        RecordingError: Profiling is not possible.
+    ``snapshot`` is the path of the snapshot that the measurement writes, if any. Raises `OptionError` if a path is not
+    writable, has an unsupported extension or is used twice, or if memory outside PyTorch by library is also requested,
+    and `RecordingError` if profiling is not possible.
     """
     if trace is None and timeline is None:
         return None
@@ -55,11 +48,7 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Check the options of a profile without accessing files.
-
-    Raises:
-        OptionError: A path is invalid, two paths are the same, or memory outside PyTorch is also requested.
-    """
+    """Raise `OptionError` if the options of a profile are invalid. Do not access files."""
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
@@ -76,11 +65,8 @@ def check_profile_paths(
 class ProfileCollector(Collector):
     """Collector of a trace and of memory usage by category over time, recorded with torch.profiler.
 
-    Attributes:
-        timelines: The timeline of each device; empty until `write` has written the timeline page.
-
-    Raises:
-        RecordingError: Profiling is not possible.
+    ``timelines`` is empty until `write` has written the timeline page. The constructor raises `RecordingError` if
+    profiling is not possible.
     """
 
     section = "profile"
@@ -94,15 +80,14 @@ class ProfileCollector(Collector):
         self.observer = self._session = ProfilerSession()
 
     def stop(self) -> None:
-        """Stop the profiler. This method is called as soon as the measured code ends."""
+        """Called as soon as the measured code ends."""
         self._session.stop()
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Write the files and return the report with a summary of the profile."""
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileSummary:
-        """Write the files and return a summary, which includes any error messages."""
+        """The summary includes error messages of files that were not written."""
         from ipygpumem.features.profile.model import ProfileSummary
 
         began = time.perf_counter()

@@ -27,7 +27,6 @@ _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#9
 
 
 def profile_plot(timelines: Sequence[CategoryTimeline], name: str) -> plot_image.PngImage:
-    """Plot the timelines of a profile; raise `OptionError` if matplotlib is not installed."""
     shown_timelines = timelines[:_MAX_DEVICES]
     legend_rows = [-(-len(_legend_categories(timeline)) // _LEGEND_COLUMNS) for timeline in shown_timelines]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * count for count in legend_rows)]).tolist()
@@ -95,7 +94,7 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Encode timelines with `encode_columns`. Columns such as ``0/time`` are in nanoseconds since the start."""
+    """Columns such as ``0/time`` are in nanoseconds since the start of the earliest timeline."""
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {
@@ -117,6 +116,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """Return an HTML page with the notes and a chart of each timeline. At least one timeline is required."""
+    """At least one timeline is required."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

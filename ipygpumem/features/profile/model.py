@@ -77,7 +77,6 @@ class ProfileSummary:
 
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
-    """Return a table for each device with the categories of memory in use at its peak, largest first."""
     tables = []
     for peak in peaks:
         rows = [

@@ -86,7 +86,6 @@ class ProfilerSession:
         return _BUSY if is_profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:
-        """Start the profiler; raise `RecordingError` if it cannot be started."""
         began = time.perf_counter()
         problem = self.problem()
         if problem:
@@ -115,7 +114,7 @@ class ProfilerSession:
         self.cost += self._began - began
 
     def stop(self) -> None:
-        """Stop the profiler. Further calls do nothing."""
+        """Further calls do nothing."""
         if os.getpid() != self._pid:  # forked processes have neither the threads nor the results of the profiler
             return
         current().state(ProfilerObservers).remove(self._before_other_profiler)
@@ -153,7 +152,6 @@ class ProfilerSession:
         self.stop()
 
     def release(self) -> None:
-        """Discard the profiler's result to free its memory."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:

@@ -61,12 +61,11 @@ class CategoryTimeline:
 
     @cached_property
     def total(self) -> NDArray[np.int64]:
-        """Total size of all categories in bytes, initially and after each change."""
         return np.asarray(self.usage.sum(axis=1))
 
     @property
     def peak(self) -> tuple[int, int]:
-        """Index of the first row of `usage` with the highest total, and that total in bytes."""
+        """Index of the first row of `usage` with the highest total, and this total in bytes."""
         row = int(self.total.argmax())
         return row, int(self.total[row])
 

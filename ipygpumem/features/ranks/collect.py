@@ -238,7 +238,6 @@ def _why_earlier(result: RankResult, newest_result: RankResult) -> str:
 
 
 def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
-    """Return whether the snapshot of a rank is from an earlier run than its report."""
     began = 0.0 if result.origin is None else result.origin.began
     start_us = max((peak.start_us for peak in peaks if peak.start_us is not None), default=math.inf)
     return start_us / 1e6 < began - _CLOCK_TOLERANCE

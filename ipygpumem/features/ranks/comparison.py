@@ -88,12 +88,11 @@ class RankComparison:
 
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
-    """Return a pair (result, row) for each device of each rank. The row is None for a rank without a report."""
     return [(result, row) for result in results for row in (report_rows(result.report) if result.report else [None])]
 
 
 def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
-    """Return the spread of a value over pairs (process, row), or None if fewer than ``at_least`` rows contain it."""
+    """None if fewer than ``at_least`` rows contain the value. ``rows`` contains pairs (process, row)."""
     values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, metric)) is not None]
     if len(values) < at_least:
         return None
@@ -102,10 +101,7 @@ def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
-    """Return the spread of each value that is known in at least two rows.
-
-    If all rows are for the host, ``host_peak`` is omitted because it equals ``peak``.
-    """
+    """Values that are known in fewer than two rows are omitted, and ``host_peak`` if all rows are for the host."""
     known_rows = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in known_rows)
     metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak
@@ -124,10 +120,7 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """Return the usage of each device with a known UUID on which a process has a CUDA context.
-
-    Devices are identified by host and UUID.
-    """
+    """Devices are identified by host and UUID. Devices without a known UUID or CUDA context are omitted."""
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:
@@ -152,7 +145,6 @@ def _usage(host: str, uuid: str, readings: Sequence[tuple[float, str, DeviceRead
 
 
 def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
-    """Compare a typical rank with the rank that deviates most. Return None if fewer than two ranks have snapshots."""
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
         return None

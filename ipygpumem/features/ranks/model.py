@@ -121,16 +121,13 @@ class RankResult(Serializable):
 
     @property
     def host(self) -> str:
-        """Name of the host; empty if unknown."""
         return "" if self.origin is None else self.origin.host
 
     @property
     def highest(self) -> RankPeak | None:
-        """Summary of the device with the highest peak; None if there is no snapshot."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
     def device_info(self, name: str) -> DeviceInfo | None:
-        """Return the device with this name, or None if it is unknown."""
         devices = () if self.origin is None else self.origin.devices
         return next((device for device in devices if device.name == name), None)
 
@@ -144,7 +141,7 @@ _READER = DataclassReader({"AllocationSite": AllocationSite})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """Create a result from the data returned by `RankResult.to_dict`; raise `ReportError` if the data is invalid."""
+    """``data`` is the output of `RankResult.to_dict`. Raises `ReportError` if it is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
         raise ReportError("not the report of a rank: the field 'state' is missing")

@@ -18,11 +18,6 @@ _TYPICAL, _OUTLIER = ("typical", "#1d4ed8"), ("deviates most", "#c2410c")
 
 
 def ranks_plot(results: Sequence[RankResult]) -> PngImage:
-    """Plot the memory usage of each rank over time.
-
-    Raises:
-        OptionError: No snapshot contains timestamps, or matplotlib is not installed.
-    """
     curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:
         raise OptionError("cannot plot the ranks: no rank has a snapshot with timestamps")

@@ -54,7 +54,6 @@ class RankFiles:
 
     @property
     def snapshot(self) -> Path | None:
-        """Path of this rank's snapshot; None if recording is disabled or not possible."""
         return self._path(SNAPSHOT) if self._record else None
 
     def _path(self, extension: str) -> Path:
@@ -63,7 +62,7 @@ class RankFiles:
         return self._directory / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
 
     def write_start(self) -> None:
-        """Write a report that marks this rank as started; raise `OptionError` if the directory is not writable."""
+        """Write a report that marks this rank as started. It is replaced by `write_report`."""
         self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
         self._write(RankResult("", "running", self._info))
 
@@ -91,7 +90,7 @@ class RankFiles:
         return True
 
     def write_report(self, report: Report) -> str:
-        """Write the final report. Return an error message if this is not possible, otherwise an empty string."""
+        """Return an error message if the file cannot be written, otherwise an empty string."""
         path = None if report.recording is None else report.recording.path
         note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:
@@ -105,11 +104,7 @@ class RankFiles:
 
 
 def make_directory(name: str) -> Path:
-    """Create a directory if it does not exist, and return its absolute path.
-
-    Raises:
-        OptionError: The directory cannot be created or is not writable.
-    """
+    """Raises `OptionError` if the directory cannot be created or is not writable."""
     path = absolute_path(name)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -134,7 +129,7 @@ class FallbackRank:
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Return ``(rank, world_size)``, read from torch.distributed or the environment; None for unknown values."""
+    """Unknown values are None."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -152,7 +147,7 @@ def _number(text: str) -> int | None:
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """Return the identity of this process, including its devices if CUDA is initialized."""
+    """Devices are included only if CUDA is initialized."""
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()

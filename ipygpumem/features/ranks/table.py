@@ -40,12 +40,9 @@ def ranks_tables(
 ) -> list[Table]:
     """Return the tables for several processes.
 
-    Args:
-        results: Results of the processes.
-        role: Term for a process, such as ``rank``.
-        by: Column by which the rows are sorted in descending order; ``"rank"`` keeps the order of ``results``.
-        limit: Maximum number of rows per table.
-        code: Label of the code that was run, or empty.
+    ``role`` is the term for a process, such as ``rank``. Rows are sorted by the column ``by`` in descending order;
+    ``"rank"`` keeps the order of ``results``. ``limit`` is the maximum number of rows per table. ``code`` is the label
+    of the code that was run, or empty.
     """
     rows = ranks.rank_rows(results)
     usage = _usage_table(results, rows, role, by, limit)
@@ -178,14 +175,14 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
 
 
 def join_names(names: Sequence[str], role: str = "") -> str:
-    """Join the first eight names with commas, preceded by the role and followed by the number of remaining names."""
+    """Join the first eight names, preceded by the role and followed by the number of remaining names."""
     start = f"{role}{'s' if len(names) > 1 else ''} " if role else ""
     suffix = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return f"{start}{', '.join(names[:_MAX_NAMES])}{suffix}"
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]], role: str = "") -> dict[str, str]:
-    """Group pairs (text, name) by text, and join the names in each group with `join_names`."""
+    """``pairs`` contains tuples (text, name). The names for each text are joined with `join_names`."""
     names = defaultdict(list)
     for text, name in pairs:
         names[text].append(name)

@@ -41,7 +41,6 @@ RECORDING = (
 
 
 def recording_options(arguments: argparse.Namespace) -> RecordingOptions:
-    """Return the recording options from parsed arguments."""
     extra = dict(arguments.history)
     return RecordingOptions(arguments.stacks or "python", arguments.max_entries or 1_000_000, extra)
 

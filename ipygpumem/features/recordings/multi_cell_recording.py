@@ -34,11 +34,7 @@ class MultiCellRecording(Collector):
         self.recorder: AllocationRecorder | None = None
 
     def start(self, options: RecordingOptions) -> str:
-        """Start recording, and return a message for the user.
-
-        Raises:
-            RecordingError: Recording is not possible.
-        """
+        """Return a message for the user. Raises `RecordingError` if recording is not possible."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
         recorder = AllocationRecorder(self._runtime, options)
@@ -52,7 +48,7 @@ class MultiCellRecording(Collector):
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a cell after it has run: its execution count, file name, source code and samples of device memory."""
+        """Called after the cell has run."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
@@ -62,7 +58,6 @@ class MultiCellRecording(Collector):
             self._sources[filename] = text
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (unused)
-        """Add a note to the report if a recording is running or has ended early."""
         if self.recorder is None:
             return report
         problem = self.recorder.history.lost
@@ -74,17 +69,15 @@ class MultiCellRecording(Collector):
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Save the events recorded so far, and continue recording. ``numbers`` maps file names to execution counts.
+        """Recording continues. ``numbers`` maps file names to execution counts.
 
-        Raises:
-            RecordingError: No recording is running.
+        Raises `RecordingError` if no recording is running.
         """
         if self.recorder is None:
             raise RecordingError("no recording is running: start one with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
 
     def close(self) -> None:
-        """Stop the recording if one is running."""
         if self.recorder is not None:
             with DeferredInterrupts():
                 self.recorder.stop()

@@ -32,7 +32,6 @@ class AccuracyNotesCollector(Collector):
         self._noted: set[tuple[str, str]] = set()
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)
-        """Add a note for each device whose readings are less accurate than in the previous report."""
         baseline = self._runtime.baseline
         at_baseline = {} if baseline is None else baseline.reading.devices
         notes = []

@@ -57,7 +57,7 @@ _NO_CHANGE = FormattedValue("", "no change")
 
 
 class ShortReport:
-    """The short form of a report: a row for each device whose memory usage changed, followed by notes."""
+    """A row for each device whose memory usage changed, followed by notes."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)
@@ -68,7 +68,7 @@ class ShortReport:
         self.notes = report_notes(report)
 
     def text(self, *, color: bool = False) -> str:
-        """Format the report as text. ``color`` adds ANSI escape sequences."""
+        """``color`` adds ANSI escape sequences."""
 
         def paint(text: str, code: str) -> str:
             return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
@@ -83,7 +83,6 @@ class ShortReport:
         return "\n".join([*lines, *([paint("; ".join(self.notes), _FAINT)] if self.notes else [])])
 
     def html(self) -> str:
-        """Format the report as HTML, with a bar for each device and a tooltip for each grade."""
         first, *other_rows = map(_html_row, self.rows)
         lines = [f'<div>{first}&emsp;<span style="opacity:0.65">{escape(self.caption)}</span></div>']
         lines += [f"<div>{row}</div>" for row in other_rows]
@@ -99,7 +98,6 @@ def _outside_sentences(report: Report) -> list[str]:
 
 
 def short_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
-    """Return the short form of a report as a MIME bundle. ``color`` adds ANSI escape sequences to the text."""
     short = ShortReport(report)
     return {"text/plain": short.text(color=color), "text/html": short.html()}
 
@@ -228,7 +226,7 @@ def _host_row(host: HostReport) -> ShortReportRow:
 
 
 def report_notes(report: Report) -> list[str]:
-    """Return the sentences shown below a report: exceeded limits, notes, out-of-memory errors and saved files."""
+    """The sentences are shown below the report."""
     sentences = [*map(str, report.excesses), *report.notes]
     for device in report.devices.values():
         if device.ooms > 0:

@@ -21,7 +21,7 @@ _NEW_HOLDERS = 5
 
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
-    """Return the requested sections of a report, followed by its short form, as a MIME bundle."""
+    """The short form of the report follows the requested sections."""
     line = short_bundle(report, color=color)
     tables = _sections(report)
     if not tables:
@@ -34,7 +34,7 @@ def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
 
 
 def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
-    """Return the requested sections of a report, its full breakdown and the new holders as a MIME bundle."""
+    """Return a MIME bundle with the requested sections, the full breakdown and the new holders."""
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
         from ipygpumem.features.holders.table import holders_tables  # on first use, to save memory
@@ -66,7 +66,7 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Return a table of all values for each device and the host, without rows that are zero and unchanged."""
+    """Rows that are zero and unchanged are omitted."""
     used_devices = [device for device in report.devices.values() if device.after.context or device.before.context]
     tables = [*map(_device_table, used_devices), _host_table(report.host)]
     tables = with_change_rows(tables, report)
@@ -132,7 +132,6 @@ def _host_table(host: HostReport) -> Table:
 
 
 def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
-    """Return, for each device, a table of the lines of code that allocated the memory in use at its peak."""
     tables = []
     for peak in devices:
         lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
@@ -147,7 +146,7 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
 
 
 def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
-    """Return the memory breakdown of a reading: a table for each device that this process uses and one for the host."""
+    """Return a table for each device that this process uses, and a table for the host."""
     tables = []
     for device in reading.devices.values():
         if not device.context:

@@ -21,7 +21,7 @@ _CAUSES = {
 
 
 def comparison_table(result: SettingsComparison) -> Table:
-    """Return a table with a row for the recorded settings, followed by the alternatives from best to worst."""
+    """The recorded settings are followed by the alternatives from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "smallest limit", *within]
     if result.reached_limit:
@@ -32,7 +32,7 @@ def comparison_table(result: SettingsComparison) -> Table:
 
 
 def blockers_table(blockers: BlockedRequestAnalysis) -> Table:
-    """Return a table of the lines whose blocks keep partly used segments from being freed."""
+    """Return a table of the lines whose blocks prevent partly used segments from being freed."""
     rows = [
         TableRow(
             line.label,

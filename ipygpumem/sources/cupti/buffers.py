@@ -114,7 +114,6 @@ class ActivityBuffers:
 
     @classmethod
     def shared(cls) -> ActivityBuffers:
-        """Return the shared instance, which is created by the first call."""
         if cls._shared is None:
             cls._shared = shared = cls()
             # CUPTI may invoke the callbacks even after Python has been finalized
@@ -139,11 +138,9 @@ class ActivityBuffers:
         return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 
     def recycle(self, address: int) -> None:
-        """Make a buffer available to CUPTI again."""
         os.write(self._free, _ADDRESS.pack(address))
 
     def wake(self) -> None:
-        """Wake the thread that polls ``ready`` by sending an empty message."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._pipes[3], _MESSAGE.pack(0, 0))
 

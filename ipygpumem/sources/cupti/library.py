@@ -71,7 +71,6 @@ class CuptiLibrary:
         return text.value.decode(errors="replace") if text.value else f"CUPTI error {code}"
 
     def start(self, buffers: ActivityBuffers) -> None:
-        """Start recording all allocations and frees into the buffers."""
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
@@ -82,7 +81,7 @@ class CuptiLibrary:
             raise
 
     def stop(self) -> None:
-        """Stop recording. The remaining records must be flushed afterwards."""
+        """The remaining records must be flushed afterwards."""
         self._call("cuptiActivityDisable", ctypes.c_int(_MEMORY2))
 
     def flush(self) -> None:
@@ -90,7 +89,6 @@ class CuptiLibrary:
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(_FLUSH_FORCED))
 
     def now(self) -> int:
-        """Return the current CUPTI timestamp in nanoseconds."""
         timestamp = ctypes.c_uint64()
         self._call("cuptiGetTimestamp", ctypes.byref(timestamp))
         return timestamp.value
@@ -112,7 +110,7 @@ class CuptiLibrary:
         return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """Return the size of each record in bytes, which depends on the version of CUPTI; 0 if there are no records."""
+        """The size depends on the version of CUPTI. 0 if the buffer contains no records."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:
@@ -124,7 +122,7 @@ class CuptiLibrary:
 
     @staticmethod
     def text(pointer: int) -> str:
-        """Return the string at an address in a record. Call this immediately, because CUPTI may free the string."""
+        """Call this immediately, because CUPTI may free the string."""
         return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 

@@ -52,12 +52,12 @@ class EngineSubmission:
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait up to one second for the data of finished engines, which arrive separately from their replies."""
+        """Wait up to one second, because the data of an engine arrive separately from its reply."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
-    """Return the result of one engine from its reply. ``origins`` and ``notes`` are attributes of `Engines`."""
+    """``origins`` and ``notes`` are attributes of `Engines`."""
     name, origin = str(number), origins.get(number)
     messages = _published_reports(reply)
     if messages:
