@@ -67,7 +67,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, host: Any = None) -> dict[str, Any]:
-    """Return the arguments of `ipygpumem.measure` for the limits in a mark. Raises `ValueError` if a limit is invalid."""
+    """Return arguments of `ipygpumem.measure` for the limits in a mark. Raises `ValueError` if a limit is invalid."""
     from ipygpumem.features.limits.model import MemoryLimits
 
     sizes = (peak, held, outside, host)

@@ -201,6 +201,7 @@ class TableRepr:
     __slots__ = ()
 
     def tables(self) -> list[Table]:
+        """Return the tables to display."""
         raise NotImplementedError
 
     def __str__(self) -> str:
