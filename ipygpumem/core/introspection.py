@@ -194,7 +194,6 @@ _LIBRARY_FOLDERS = tuple(
 
 @functools.lru_cache(maxsize=4)
 def _installation_folders(paths: tuple[Any, ...], user_folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders in ``paths`` that contain installed packages, as after ``pip install --target``."""
     folders = []
     for path in paths:
         if type(path) is str and path and path not in user_folders:
@@ -282,7 +281,6 @@ _IPYTHON_NAME = re.compile(
 
 
 def output_number(name: str) -> int | None:
-    """Return the execution count in the name of an output variable, such as 3 for ``_3``; None for other names."""
     match = _OUTPUT.fullmatch(name)
     return None if match is None else int(match[1])
 

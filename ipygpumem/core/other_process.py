@@ -44,7 +44,6 @@ class OtherProcess:
 
     @property
     def file(self) -> str:
-        """File name of the notebook, without its directory."""
         return self.notebook.replace("\\", "/").rpartition("/")[2]
 
     @property

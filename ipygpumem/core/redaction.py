@@ -88,7 +88,7 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 
 def redact_code(line: str, magics: str = "") -> str:
-    """Replace possible secrets in a line of a cell with ``***``. ``magics`` contains the cell magics above the line."""
+    """``magics`` contains the cell magics above the line."""
     if re.search("(?m)^%%(write)?file", magics) and mentions_secret(magics):
         return _REDACTED
     if _KEY.fullmatch(line) or len(line) > _MAX_CODE_LENGTH:  # an API key that is not in quotes
@@ -103,7 +103,6 @@ def redact_code(line: str, magics: str = "") -> str:
 
 
 def _start_of_command(line: str) -> int:
-    """Return the index of the shell command or magic in a line of code, or the length of the line if there is none."""
     start = 0
     while magic := _CODE_MAGIC.match(line, start) or not _COMMAND.match(line, start):
         before = (_BEFORE_COMMAND if magic is True else _BEFORE_COMMAND_IN_MAGIC).match(line, start)
@@ -136,7 +135,6 @@ def _redact_literals(code: str, line: str) -> str:
 
 
 def short_name(arguments: Sequence[str]) -> str:
-    """Return the names of a program and of its script or module, for example ``python train.py``."""
     words = _words(arguments)
     program = _file_name(next(words, ""))
     return printable(program + (_script(words) if "python" in program else ""))[:_MAX_NAME_LENGTH]
@@ -265,7 +263,6 @@ def _may_contain_secret(text: str) -> bool:
 
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
-    """Return whether a word, such as a subcommand, the name of a header or ``<<<``, suggests that a secret follows."""
     name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
     is_secret = name is not None and names_secret(re.split("[./]", name[1])[-1])
     return is_secret or word.endswith("<<<") or (is_redacted and names_secret(word))

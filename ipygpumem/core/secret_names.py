@@ -33,7 +33,6 @@ _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b
 
 
 def mentions_secret(text: str) -> bool:
-    """Return whether a string contains a name that suggests a secret."""
     return names_secret(text) or any(map(names_secret, re.findall(r"[\w -]+", text)))
 
 

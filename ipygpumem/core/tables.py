@@ -71,7 +71,6 @@ class Table:
 
 
 def is_visible(*changes: int | None) -> bool:
-    """Changes below ``VISIBLE`` bytes are printed as 0.0 MiB."""
     return any(change is not None and abs(change) >= VISIBLE for change in changes)
 
 

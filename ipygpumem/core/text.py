@@ -33,7 +33,6 @@ def csv_text(text: str) -> str:
 
 
 def clip(text: str, width: int = _LABEL) -> str:
-    """Return the text as one line of at most ``width`` characters without control characters."""
     text = text[: _CLIPPED * width]  # avoids processing a long text that is truncated anyway
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"

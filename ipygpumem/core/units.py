@@ -34,7 +34,6 @@ def precise_size(count: int | None) -> str:
 
 
 def signed(count: int) -> str:
-    """Format a change in bytes, always with a sign: ``"+400.0 MiB"``."""
     return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 

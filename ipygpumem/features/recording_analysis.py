@@ -58,16 +58,15 @@ class EventLookup:
             )
 
     def contains(self, position: EventPosition) -> bool:
-        """Return whether the events since a position are recorded."""
         return position.get(self._device, 0) >= self._first
 
     def event(self, position: EventPosition) -> int:
-        """-1 if there is none."""
+        """Return the index of the last event before a position, or -1 if there is none."""
         count = min(position.get(self._device, 0) - self._first, len(self._last))
         return int(self._last[count - 1]) if count > 0 else -1
 
     def events(self, positions: Sequence[EventPosition]) -> NDArray[np.int64]:
-        """Return the index of the last event before each position, or -1 if there is none."""
+        """Return the result of `event` for each position."""
         return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))
 
 
@@ -113,7 +112,6 @@ class RecordingAnalysisCollector(Collector):
 
 
 def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:
-    """None if the snapshot does not contain the device."""
     index = int(report.name.rpartition(":")[2])
     return snapshot.timelines[index] if index < len(snapshot.timelines) else None
 

@@ -110,7 +110,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def memory_limit(index: int) -> int | None:
-    """None if the limit is not set (``set_per_process_memory_fraction``), or before PyTorch 2.10."""
+    """The result is None if no limit is set (``set_per_process_memory_fraction``), or before PyTorch 2.10."""
     cuda = sys.modules["torch"].cuda
     fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
     total = attempt(lambda: cuda.get_device_properties(index).total_memory)
@@ -127,7 +127,7 @@ def uses_expandable_segments() -> bool:
 
 
 def pinned_memory(torch: Any) -> int | None:
-    """In bytes; None if unknown."""
+    """The size is in bytes; None if it is unknown."""
     try:
         stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in PyTorch 2.13 and reserved_bytes in earlier versions
@@ -137,7 +137,7 @@ def pinned_memory(torch: Any) -> int | None:
 
 
 def is_recording() -> bool:
-    """False for allocators other than PyTorch's native allocator, which cannot record."""
+    """Allocators other than PyTorch's native allocator cannot record, so the result is False for them."""
     torch = pytorch.initialized_torch()
     # raises an exception for cudaMallocAsync and pluggable allocators
     return torch is not None and bool(attempt(torch._C._cuda_isHistoryEnabled))
@@ -190,7 +190,6 @@ class AllocatedBlocks:
         self._segment_ranges = sorted(segment_ranges)
 
     def block(self, device: str, address: int) -> AllocatedBlock | None:
-        """``address`` may be anywhere in the block."""
         if block := self.by_position.get((device, address)):
             return block
         i = bisect.bisect_right(self.positions, (device, address)) - 1
@@ -252,7 +251,7 @@ def allocated_blocks() -> AllocatedBlocks | None:
 
 
 def stack_of_block(block: AllocatedBlock) -> Stack:
-    """Innermost frame first; empty if the stack was not recorded."""
+    """The innermost frame is first. The stack is empty if it was not recorded."""
     if block.frames or not hasattr(torch_c := sys.modules["torch"]._C, "_cuda_allocationTraceback"):
         return block.frames
     with without_inductor():

@@ -237,7 +237,7 @@ class Device:
         return process
 
     def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Combine the values of the driver and the allocator. Equal values are shared with earlier readings."""
+        """Equal values are shared with earlier readings."""
         allocator: tuple[Any, ...] = (None,) * 5
         if counters is not None:
             allocator = (counters.now, *counters[2:6])  # inactive_split, retries, ooms and rejections

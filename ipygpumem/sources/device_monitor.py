@@ -148,7 +148,7 @@ def _existing_device(text: str) -> str:
 def _read(
     torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool | None, busy: bool
 ) -> DeviceReading:
-    """Read the counters of a device. If ``capturing`` is None, reuse the driver's values from the latest reading."""
+    """If ``capturing`` is None, the driver's values from the latest reading are reused."""
     try:
         driver = device.latest if capturing is None else None
         if driver is None or not driver.context:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of ``function``. torch.compile compiles neither the wrapper nor the functions that it calls."""
+    """torch.compile compiles neither the wrapper nor the functions that it calls."""
     frames = _eval_frame()
     if frames is None:
         return function
@@ -36,6 +36,5 @@ def skip_in_dynamo(function: Any) -> None:
 
 
 def _eval_frame() -> Any:
-    """None if PyTorch has not imported the module."""
     modules = getattr(sys.modules.get("torch"), "_C", None)
     return getattr(getattr(modules, "_dynamo", None), "eval_frame", None)

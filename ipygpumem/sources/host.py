@@ -50,10 +50,7 @@ def process_start(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Return the host memory usage of this process and the total memory of the machine.
-
-    If ``available`` is true, also read the available memory, which takes about 50 us longer.
-    """
+    """If ``available`` is true, the available memory is also read, which takes about 50 us longer."""
     rss, peak = _linux_memory() or _portable_memory()
     available_memory = None
     if available:
@@ -64,7 +61,10 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """In bytes; None if they cannot be read. A single read is three times as fast as psutil."""
+    """The values are in bytes. The result is None if they cannot be read.
+
+    A single read is three times as fast as psutil.
+    """
     try:
         match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
@@ -142,7 +142,6 @@ class ProcessInfoCache:
         self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """``entries`` contains (PID, memory usage) pairs from NVML."""
         keys = [(pid, trusted) for pid, _ in entries]
         if len(self._processes) > _MAX_PROCESSES:
             self._processes = {key: self._processes[key] for key in keys if key in self._processes}
@@ -151,7 +150,6 @@ class ProcessInfoCache:
                 self._processes[key] = _look_up(*key)
 
     def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
-        """``amount`` is the memory usage of the process in bytes."""
         process = self._processes.get((pid, trusted))
         if process is None or not _is_running(process):
             process = self._processes[pid, trusted] = _look_up(pid, trusted)
@@ -206,7 +204,6 @@ def _look_up(pid: int, trusted: bool) -> OtherProcess:
 
 
 def _uses_driver(pid: int) -> bool:
-    """False if this is unknown."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)

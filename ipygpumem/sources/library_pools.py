@@ -36,7 +36,7 @@ class PoolReading:
 
 
 def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
-    """Return statistics of all pools on the devices with the given indices. Each device must have a CUDA context."""
+    """Each device must have a CUDA context."""
     readings: list[PoolReading] = []
     indices = list(devices)
     for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):

@@ -25,7 +25,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 
 
 def module() -> Any | None:
-    """Return torch if it has been imported completely. Do not import it."""
+    """Return torch if it has been imported completely. This function does not import it."""
     torch = sys.modules.get("torch")
     # __version__ is missing while torch is being imported
     return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
@@ -68,7 +68,6 @@ def discards_exceptions(torch: Any) -> bool:
 
 
 def initialized_torch() -> Any | None:
-    """Return the torch module if CUDA is initialized in this process, otherwise None."""
     torch = module()
     return torch if torch is not None and torch.cuda.is_initialized() else None
 

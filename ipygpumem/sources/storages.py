@@ -29,7 +29,7 @@ _get_device, _get_storage_id = operator.attrgetter("device"), operator.attrgette
 
 
 def is_saved_tensor(value: Any) -> bool:
-    """Return whether a value is a ``SavedTensor``, an object of autograd that the garbage collector cannot traverse."""
+    """A ``SavedTensor`` is an object of autograd that the garbage collector cannot traverse."""
     return type(value).__name__ == "SavedTensor"
 
 
@@ -43,7 +43,7 @@ class StorageLocation(NamedTuple):
 
     @property
     def rounded_size(self) -> int:
-        """In bytes."""
+        """Size in bytes, as rounded by the allocator of the device."""
         return -(-self.size // _ROUNDING) * _ROUNDING if self.device.startswith("cuda") else self.size
 
 
@@ -103,7 +103,7 @@ class StorageInspector:
                 yield
 
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
-        """Return a (storage, location) pair for each storage of a tensor. A sparse tensor has several storages."""
+        """A sparse tensor has several storages."""
         try:
             layout = self._layout(tensor)
             if layout is not self._strided and str(layout).startswith("torch.sparse"):
@@ -175,7 +175,7 @@ class StorageInspector:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def defines_torch_dispatch(self, tensor: Any) -> bool:
-        """Return whether a tensor's class defines ``__torch_dispatch__``, which may run when the shape is read."""
+        """``__torch_dispatch__`` may run when the shape is read."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:

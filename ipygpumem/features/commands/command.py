@@ -101,7 +101,7 @@ DEVICE = Option(
 
 
 def result_options(noun: str) -> tuple[Option, ...]:
-    """Return the options of a magic that shows a result. ``noun`` is the name of the result in the help text."""
+    """``noun`` is the name of the result in the help text."""
     return (
         DEVICE,
         Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),
@@ -112,7 +112,6 @@ def result_options(noun: str) -> tuple[Option, ...]:
 
 
 def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return a result as the parsed `result_options` specify. The report of the cell is suppressed."""
     notebook.claim_cell()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value
@@ -122,7 +121,7 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
 
 
 def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
-    """Return a command that shows the result of ``read(devices)``. ``noun`` is the same as in `result_options`."""
+    """``read(devices)`` returns the result to show. ``noun`` is the same as in `result_options`."""
 
     def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
         value = read(arguments.device or None)
@@ -135,7 +134,6 @@ ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")  # pattern of a
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
-    """Split a line into a command and its arguments without a final semicolon, or return None for a statement."""
     name, _, arguments = line.strip().rstrip("; ").partition(" ")
     arguments = arguments.strip()
     for command in commands:
@@ -234,10 +232,7 @@ def _argparse_type(convert: Any) -> Any:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line into arguments as a shell does. On Windows, backslashes are not escape characters.
-
-    Raises `OptionError` if a quotation mark is missing.
-    """
+    """On Windows, backslashes are not escape characters. Raises `OptionError` if a quotation mark is missing."""
     try:
         if os.name == "nt":
             return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]
@@ -254,7 +249,6 @@ def positive(text: str) -> int:
 
 
 def byte_count(text: str) -> int:
-    """Convert a size such as ``64MiB`` to bytes."""
     nbytes = parse_size(text)
     if nbytes < 1:
         raise OptionError(f"the size must be at least 1 byte, got {text!r}")

@@ -17,4 +17,4 @@ COMMANDS = (
     *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW, WHATIF, FIT),
     *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
 )
-"""In the order in which the help lists the commands."""
+"""The help lists the commands in this order."""

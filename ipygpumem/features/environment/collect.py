@@ -77,7 +77,6 @@ def _accuracy(problem: str | None, source: str) -> tuple[str, str]:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """Return the attributes ``nvml``, ``driver`` and ``devices`` of an `Environment`."""
     try:
         nvml = Nvml()
         devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())

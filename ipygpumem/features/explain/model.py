@@ -66,7 +66,6 @@ class DeviceExplanation(Serializable):
 
     @property
     def totals(self) -> list[ExplanationStep]:
-        """In descending order, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property

@@ -132,7 +132,6 @@ def _last_exceptions(shell: Any) -> list[Any]:
 
 
 def delete_exception(shell: Any) -> list[str]:
-    """Return a list with a description of the exception; empty if there is none."""
     exceptions = _last_exceptions(shell)
     names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
     has_exception = bool(exceptions)

@@ -215,7 +215,6 @@ def _file_name(path: str | os.PathLike[str]) -> str:
 
 
 def short_names(first: str, second: str) -> tuple[str, str]:
-    """Return the file names of two paths, or the paths themselves if the names are the same."""
     names = _file_name(first), _file_name(second)
     return names if names[0] != names[1] else (printable(first), printable(second))
 

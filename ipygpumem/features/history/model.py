@@ -90,7 +90,6 @@ class ReportRow:
 
     @property
     def peak_level(self) -> int | None:
-        """Allocated memory at the peak in bytes; None if it is unknown."""
         if self.peak is None or self.allocated is None or self.held is None:
             return None
         return self.allocated - self.held + self.peak
@@ -106,7 +105,6 @@ _READER = DataclassReader({"Trust": Trust})
 
 
 def report_rows(report: Report) -> list[ReportRow]:
-    """Return a row for each device that this process uses, or a row for the host if no device is used."""
     used_devices = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
@@ -143,7 +141,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """Return the metadata of a report's notebook output. If it is too large, devices with small changes are omitted."""
+    """If the metadata is too large, devices with small changes are omitted."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {

@@ -200,7 +200,6 @@ class Reports(Sequence["Report"]):
 
 
 def data_frame(rows: Iterable[ReportRow]) -> Any:
-    """The column ``time`` contains UTC timestamps. Raises `OptionError` if pandas is not installed."""
     pandas = import_library("pandas", "data frames")
     columns = {name: pandas.Series(data, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, data in _columns(rows).items()}
     columns["time"] = pandas.to_datetime(columns["time"], unit="s", utc=True)

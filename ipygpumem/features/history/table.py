@@ -42,12 +42,10 @@ class TablePage:
 
 
 def descending(value: float | None) -> float:
-    """Return a sort key for descending order, with unknown values last."""
     return math.inf if value is None else -value
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Return the rows of the devices with these names, or all rows if no names are given."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing_names = [name for name in names if name not in available]
     if missing_names and available:
@@ -113,7 +111,6 @@ def _notes(rows: Sequence[ReportRow], omitted: int, page: TablePage, dropped: in
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:
-    """The cells are held memory, peak, memory outside PyTorch and duration."""
     outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"

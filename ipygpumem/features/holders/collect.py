@@ -192,7 +192,7 @@ class _BlockAssignment:
     def _by_block(
         self, named_storages: list[model.NamedStorage]
     ) -> dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]]:
-        """Group storages by the block that they share. In each group, the storage with the preferred name is first."""
+        """In each group, the storage with the preferred name is first."""
         groups: dict[tuple[str, int], tuple[AllocatedBlock | None, list[model.NamedStorage]]] = {}
         exact = {} if self._after is None else self._after.by_position
         for named_storage in named_storages:
@@ -238,7 +238,6 @@ class _BlockAssignment:
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
-        """Return the names of the selected devices on which memory is allocated or a CUDA context exists."""
         names = {named_storage.location.device for named_storage in self._storages}
         if self._after is not None:
             names |= {block.device for block in self._after.blocks if is_wanted(block.device)}

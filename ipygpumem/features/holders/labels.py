@@ -64,7 +64,6 @@ _new_label: Any = functools.partial(tuple.__new__, ReferenceLabel)  # three time
 
 
 def global_namespaces(obj: Any) -> tuple[Any, ...]:
-    """Empty for objects other than functions and frames."""
     if type(obj) is types.FunctionType:
         return (obj.__globals__, getattr(obj, "__builtins__", None))
     if type(obj) is types.FrameType:
@@ -269,7 +268,6 @@ def intermediate_ids(obj: Any, children: list[Any]) -> set[int]:
 
 
 def fallback_label(obj: Any) -> str:
-    """Return a label for a reference without a name, index or key, based on the class of the referrer."""
     return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"
 
 

@@ -62,7 +62,6 @@ class ListElements:
         self._targets.add_element(tensor, container)
 
     def separate_shared(self) -> None:
-        """Separate tensors that share an address with other tensors or storages. Add the remaining storages."""
         positions = [(key, location[:2]) for group in self.groups.values() for key, (_, _, location) in group.items()]
         storage_locations = {location[:2] for location in self._targets.references}
         if len(storage_locations | {position for _, position in positions}) < len(storage_locations) + len(positions):
@@ -83,12 +82,10 @@ class ListElements:
         return is_in_graph
 
     def size(self, container_ids: Collection[int]) -> int:
-        """In bytes."""
         groups = (self.groups.get(container_id, {}) for container_id in container_ids)
         return sum(location.size for group in groups for _, _, location in group.values())
 
     def named_storages(self, names: ObjectNames, objects: dict[int, Any]) -> Iterator[NamedStorage]:
-        """Tensors in lists and tuples without a name are skipped."""
         for container_id, group in self.groups.items():
             if container_id in names.named and group:
                 yield from self._named_storages(container_id, group, names, objects)

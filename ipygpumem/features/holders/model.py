@@ -99,7 +99,6 @@ class Holder:
     note: str = ""
 
     def __str__(self) -> str:
-        """Return the name, the size and the number of tensors, such as ``model 1.2 GiB (12 tensors)``."""
         return f"{self.name} {size(self.amount)} ({many(self.count, 'tensor')})"
 
 

@@ -69,7 +69,6 @@ class ObjectNames:
         self._follow_graphs()
 
     def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
-        """Name objects that are not reachable from any root, and assign all of them to the same holder."""
         inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
         objects = self._referrers.objects
         # objects without referrers first, then objects in cycles
@@ -83,7 +82,6 @@ class ObjectNames:
         self._follow_graphs()
 
     def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
-        """Return the places from which at least one of the objects is reachable."""
         bits = self.place_bits.get(ids[0], 0)
         for object_id in ids[1:]:
             bits |= self.place_bits.get(object_id, 0)

@@ -196,7 +196,6 @@ class ReferrerGraph:
             frontier = next_frontier
 
     def add_frame(self, frame: types.FrameType) -> bool:
-        """Add a running frame if the graph contains one of its local variables, and return whether it was added."""
         variables = dict.fromkeys(key for key, _ in reference_labels(frame, "object", ()) if key in self.objects)
         if variables:
             self.objects[id(frame)] = frame
@@ -262,7 +261,6 @@ def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> bool:
 
 
 def _belongs_to_class(bases: tuple[Any, ...], heap: TrackedObjects) -> bool:
-    """Return whether a tuple is the ``__bases__`` or ``__mro__`` of a class."""
     (parents,) = heap.parents([id(bases)])
     return any(is_instance(parent, type) for parent in parents)
 

@@ -202,7 +202,6 @@ class SearchTargets:
         return named_tensors or [value for _, value in tensors]
 
     def own_references(self) -> Counter[int]:
-        """Return the number of references from this instance to each object, by id."""
         targets = self.by_id.values()
         lists = chain(*self._by_role.values(), *self.extra.values(), *(target.wrapped for target in targets))
         single = chain((target.obj for target in targets), self._without_memory.values(), self.graph.saved.values())
@@ -228,7 +227,6 @@ class _AutogradGraphs:
         self.unreadable = False
 
     def add(self, tensors_and_nodes: Iterable[tuple[Any, Any]]) -> list[Any]:
-        """Add the graphs of tensors, given the nodes that computed them, and return the nodes that are new."""
         count = len(self.nodes)
         pending: list[Any] = []
         for tensor, node in tensors_and_nodes:

@@ -115,7 +115,6 @@ class TrackedObjects:
         start.clear()  # so that the objects are referred to once
 
     def follow(self, start: list[Any], share: float = 1.0) -> None:
-        """Add the given objects and all objects reachable from them, until a share of the time limit has passed."""
         self._add(start)
         while self._pending or self._arrays or self._large:
             if self._limit.reached(share):
@@ -133,12 +132,11 @@ class TrackedObjects:
                 self._read_large()
 
     def release(self) -> None:
-        """Release all objects. Frames may still refer to them until the next garbage collection."""
+        """Frames may still refer to the objects until the next garbage collection."""
         for references in (self.objects, self._by_role, self._pending, self._arrays, self._large):
             references.clear()
 
     def take_by_role(self) -> dict[str, list[Any]]:
-        """Return the tensors, storages, modules and optimizers added since the last call, by role."""
         by_role, self._by_role = self._by_role, {}
         return by_role
 

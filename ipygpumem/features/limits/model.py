@@ -61,7 +61,7 @@ class MemoryLimits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Limits that could not be checked are described by the notes, which are the second item."""
+        """Return the exceeded limits, and notes on the limits that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):
@@ -75,7 +75,6 @@ class MemoryLimits:
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
-        """Return a note that the limits on GPU memory were not checked; empty if there are no such limits."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
         limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         note = f"limits on GPU memory ({limits}) were not checked because no GPU was measured: {reason}"

@@ -128,7 +128,6 @@ class _LineEvents:
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
     def add_backward(self, passes: Sequence[BackwardPass], places: recording_analysis.EventLookup) -> None:
-        """Attribute the events of PyTorch's backward threads to the lines that waited for the backward pass."""
         roots = recording_analysis.outermost_files(self._snapshot)
         for backward in passes:
             lines = {self._locate(file, number) for file, number in backward.stack} - {None}
@@ -149,7 +148,6 @@ class _LineEvents:
                 self._event_set[during[sets_before == number]] = extended
 
     def add_graphs(self, calls: Sequence[GraphCall], places: recording_analysis.EventLookup) -> None:
-        """Attribute the events of compiled code to the lines of the user's code from which this code was compiled."""
         code = recording_analysis.CompiledCode(self._snapshot)
         stacks = self._timeline.trace.stack[self._events]
         for call in calls:

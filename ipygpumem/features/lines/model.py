@@ -89,7 +89,6 @@ class DeviceLines(Serializable):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether memory was allocated or freed on the device."""
         has_usage = any(line.use is not None for listing in self.listings for line in listing.lines)
         return has_usage or self.elsewhere is not None
 

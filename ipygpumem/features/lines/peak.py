@@ -56,7 +56,6 @@ class PeakLinesCollector(Collector):
 
 
 def peak_lines(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
-    """None if the peak is not exact, or no stacks were recorded."""
     timeline = device_timeline(snapshot, report)
     if timeline is None:
         return None

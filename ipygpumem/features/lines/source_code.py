@@ -47,13 +47,12 @@ class SourceCode:
         self._trees: dict[str, ast.Module] = {}
 
     def lines(self, file: str) -> list[str]:
-        """Empty if the source code of the file is not available."""
         if file in self.cells:
             return self.cells[file].splitlines()
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
     def title(self, region: SourceRegion) -> str:
-        """Return the title of a region, such as ``"In [5]"`` or ``"train, models/train.py"``."""
+        """Examples: ``"In [5]"``, ``"train, models/train.py"``."""
         if region.file not in self.cells:
             place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
         else:
@@ -61,7 +60,6 @@ class SourceCode:
         return f"{region.name}, {place}" if region.name else place
 
     def tree(self, file: str) -> ast.Module:
-        """Empty if the file cannot be parsed."""
         if file not in self._trees:
             # replace lines with magics, so that the cell can be parsed and line numbers do not change
             code = "\n".join(re.sub(r"^(\s*)[%!?].*", r"\1pass", line) for line in self.lines(file))
@@ -73,7 +71,6 @@ class SourceCode:
 
 
 def code_object(value: Any) -> types.CodeType | None:
-    """Properties are not read. None for objects other than functions and methods."""
     for _ in range(_MAX_WRAPPERS):
         if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
             code: types.CodeType = value.__code__
@@ -100,7 +97,6 @@ def _unwrap(value: Any) -> Any:
 
 
 def function_region(code: types.CodeType, source: SourceCode) -> SourceRegion:
-    """Raises `OptionError` if the source code is not available."""
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
     for node in ast.walk(source.tree(file)):
@@ -147,7 +143,7 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """Resolve a name such as ``model.blocks[0]`` without evaluating properties. Raises `OptionError` if undefined."""
+    """``name`` is, for example, ``model.blocks[0]``. Properties are not read. Raises `OptionError` if it is undefined."""
     try:
         first = _FIRST_NAME.match(name)
         if first is None:

@@ -24,7 +24,7 @@ _CONTEXT_LINES = 3
 
 
 def line_table(device: DeviceLines) -> Table:
-    """Return a table of source lines. Bars show the memory usage after each line (dark) and the peak (light)."""
+    """Bars show the memory usage after each line (dark) and the peak (light)."""
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:

@@ -206,7 +206,6 @@ class MemoryMonitor:
             widget.close()
 
     def close(self) -> None:
-        """Does nothing in a forked process."""
         if os.getpid() == self._pid:
             self._remove_widget()
             self._thread.close()

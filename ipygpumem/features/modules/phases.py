@@ -39,7 +39,6 @@ class PhaseTracker:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """The duration of the block is not attributed to any phase."""
         start = time.perf_counter()
         try:
             yield
@@ -49,7 +48,6 @@ class PhaseTracker:
             self.cost += seconds
 
     def begin(self) -> None:
-        """Start measuring the innermost running phase, or the phase ``other`` if none is running."""
         tracker = current().peaks
         self._scope = scope = tracker.scope()
         for index in pytorch.devices_in_use():
@@ -75,7 +73,6 @@ class PhaseTracker:
         self.cost += self._started - start
 
     def end(self) -> None:
-        """Further calls do nothing."""
         scope, self._scope = self._scope, None
         if scope is None:
             return
@@ -90,7 +87,6 @@ class PhaseTracker:
             self._memory[name, index].append((change, after, peak.allocated if peak.exact else None))
 
     def of_device(self, index: int) -> tuple[StepPhase, ...]:
-        """Return the phases that ran while the device was in use, in the order of a training step."""
         phases = []
         for name in _NAMES:
             if (name, index) in self._memory:

@@ -64,7 +64,7 @@ class ModelStorages:
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
-        """Find the current modules and tensors. A shared tensor belongs to the first module that uses it."""
+        """A shared tensor belongs to the first module that uses it."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
@@ -88,7 +88,7 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """Return the index of a module. A new module has the index of the module that it replaces or of its parent."""
+        """A new module has the index of the module that it replaces or of its parent."""
         class_name = type(module).__name__
         index = self.index(module)
         if index is not None:
@@ -111,10 +111,7 @@ class ModelStorages:
         return None if entry is None or entry[0]() is not module else entry[1]
 
     def index_of_running(self, module: Any) -> int | None:
-        """Return the index of a running module, or None if it is not part of the model.
-
-        Unlike `index`, this method searches the model again if the module is unknown.
-        """
+        """Unlike `index`, this method searches the model again if the module is unknown."""
         index, reference = self.index(module), self._other_modules.get(id(module))
         if index is None and (reference is None or reference() is not module):
             self._update()
@@ -124,14 +121,12 @@ class ModelStorages:
         return index
 
     def live_modules(self) -> Iterator[tuple[Any, int]]:
-        """Yield the modules that still exist, with their indices."""
         for reference, index in list(self._module_refs.values()):
             module = reference()
             if module is not None:
                 yield module, index
 
     def set_compiled(self, index: int) -> None:
-        """Mark a module that is called through ``torch.compile(module)``, and its submodules."""
         path = self.modules[index].path
         for number, module in enumerate(self.modules[index:], index):
             if number == index or not path or module.path.startswith(path + "."):
@@ -158,7 +153,7 @@ class ModelStorages:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
-        """Add all optimizers of this process, including those that have not run a step yet."""
+        """Optimizers that have not run a step yet are included."""
         roles: dict[int, str | None] = {}  # by id, because the metaclass of a class can define __hash__
         for value in gc.get_objects():
             kind = type(value)
@@ -168,7 +163,7 @@ class ModelStorages:
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:
-        """Return the current addresses of all storages, including those of optimizer state if ``states`` is True."""
+        """If ``states`` is true, the storages of optimizer state are included."""
         self._update()
         with self.types.without_overrides():
             return list(self._addresses(states=states))
@@ -195,7 +190,6 @@ class ModelStorages:
                     yield StorageAddress(kind, location.device, location.address, index)
 
     def values_of_call(self, value: Any) -> list[int]:
-        """Return the addresses of the tensors in the arguments or in the result of a call."""
         with self.types.without_overrides():
             return [location.address for location in self._addresses_of("activations", value, 0)]
 

@@ -148,7 +148,7 @@ class ModuleTracker:
                         self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
 
     def _stack(self) -> list[tuple[int, str]]:
-        """Running calls of this thread, outermost first, as ``(module index, kind)``."""
+        """The running calls of this thread, outermost first, as ``(module index, kind)``."""
         stack: list[tuple[int, str]] = vars(self._thread_state).setdefault("stack", [])
         return stack
 

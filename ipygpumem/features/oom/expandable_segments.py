@@ -32,7 +32,6 @@ class ReplayTimeLimit:
         return max(_TIME_LIMIT - self.used, 0.0)
 
     def allows(self, seconds: float) -> bool:
-        """``seconds`` is CPU time."""
         return self.used + seconds <= _TIME_LIMIT
 
 

@@ -96,7 +96,7 @@ class OutOfMemoryReport:
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlockSummary:
-    """Return a summary of the free blocks of one device. ``segments`` is the allocator's list of segments."""
+    """``segments`` is the allocator's list of segments."""
     segments = [segment for segment in segments if segment["device"] == index]
     sizes: list[int] = []
     partly_used = 0

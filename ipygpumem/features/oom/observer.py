@@ -161,7 +161,6 @@ _COST = (
 
 
 def oom_path(template: str, number: int) -> Path:
-    """Raises `OptionError` if the template is invalid."""
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     placeholders = "the only valid placeholders are {n}, {host} and {time}, with a width of at most 3 digits"
     try:
@@ -197,13 +196,11 @@ class OomRecording:
 
     @cached_property
     def earlier_runs(self) -> EarlierRuns:
-        """Successful runs of cells while allocations were recorded."""
         from ipygpumem.features.oom.earlier_runs import EarlierRuns  # imports the code for predictions
 
         return EarlierRuns()
 
     def configure(self, template: str | None) -> str:
-        """Start or stop recording. Return a message, which may be empty."""
         was_off = self.template is None
         self.template = template
         if template is None:
@@ -237,10 +234,7 @@ class OomRecording:
             recorder.stop()
 
     def save(self, holders: Holders | None = None) -> str:
-        """Save the history and the names of variables after an allocation has failed, and return a message.
-
-        The message is empty if no history is recorded.
-        """
+        """Return a message, which is empty if no history is recorded."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1

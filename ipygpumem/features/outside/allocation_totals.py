@@ -216,7 +216,6 @@ class LiveAllocations:
         return owners, late
 
     def by_owner(self) -> dict[AllocationOwner, int]:
-        """Return the total size in bytes of each owner's live allocations."""
         owners, sums = list(self.owner_numbers), Counter[AllocationOwner]()
         for number, nbytes in self._live.values():
             sums[owners[number]] += nbytes

@@ -63,7 +63,6 @@ class CuptiRecorder:
         self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
-        """Return None if no reason is known before recording starts."""
         try:
             self._prepare()
         except CuptiError as error:
@@ -120,7 +119,6 @@ class CuptiRecorder:
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """Stop recording once `release` has been called as often as `acquire`."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -152,7 +150,6 @@ class CuptiRecorder:
                 self._collect()
 
     def close(self) -> None:
-        """Stop recording for all callers of `acquire`."""
         with self._lock:
             if self._users:
                 self._users = 0

@@ -73,7 +73,6 @@ def library_name(path: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """Return the base name of a path, truncated to 80 characters and with unprintable characters replaced."""
     name = " ".join(printable(path.replace("\\", "/").rpartition("/")[2]).split())
     return name if len(name) <= _MAX_LENGTH else f"{name[: _MAX_LENGTH - 1]}…"
 

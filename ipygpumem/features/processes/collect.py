@@ -84,7 +84,6 @@ def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceRea
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
-    """Used before CUDA is initialized."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():

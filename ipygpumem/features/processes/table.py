@@ -35,7 +35,7 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
 
 
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
-    """Add a row for each of the other processes to the tables of a report, below the row with their total."""
+    """The rows follow the row with the total of other processes."""
     processes: dict[str, list[_Process]] = {}
     for change in report.neighbours:
         process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
@@ -44,7 +44,7 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
-    """Add a row for each of the other processes to the tables of a reading, below the row with their total."""
+    """The rows follow the row with the total of other processes."""
     rows = {name: [(process.title, (process.amount,), "") for process in users] for name, users in processes.items()}
     return _with_rows(tables, rows, lambda usage: (usage_text(usage),))
 

@@ -109,12 +109,10 @@ class TensorCategories:
         return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
     def assign(self, tensors: set[int], category: int) -> None:
-        """Tensors that share a PyTorch ID with one of the tensors are assigned as well."""
         self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
     def assign_default(self, versions: Iterable[_Version], category: int) -> None:
-        """Versions that already have a category keep it."""
         for version in versions:
             self._by_version.setdefault(version, category)
 

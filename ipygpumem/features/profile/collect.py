@@ -48,7 +48,6 @@ def profile_collector(
 def check_profile_paths(
     trace: str | Path | None, timeline: str | Path | None, snapshot: str | Path | None, *, outside: bool
 ) -> None:
-    """Raise `OptionError` if the options of a profile are invalid. Do not access files."""
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
             "profiling cannot be combined with measuring memory outside PyTorch by library because both use CUPTI, "
@@ -80,7 +79,6 @@ class ProfileCollector(Collector):
         self.observer = self._session = ProfilerSession()
 
     def stop(self) -> None:
-        """Called as soon as the measured code ends."""
         self._session.stop()
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:  # noqa: ARG002 (needs no recording)

@@ -215,7 +215,7 @@ def _device_name(device: Any) -> str:
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
-    """Yield the operator, memory, module and optimizer events, parents before their children."""
+    """Parents precede their children."""
     kind_names: dict[Any, str] = {}
     pending = [(root, -1) for root in reversed(roots)]
     index = 0

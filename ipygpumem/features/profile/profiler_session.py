@@ -114,7 +114,6 @@ class ProfilerSession:
         self.cost += self._began - began
 
     def stop(self) -> None:
-        """Further calls do nothing."""
         if os.getpid() != self._pid:  # forked processes have neither the threads nor the results of the profiler
             return
         current().state(ProfilerObservers).remove(self._before_other_profiler)
@@ -155,7 +154,10 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write a trace (compressed for ``.gz``) and return its size in bytes. Raises `RecordingError` on failure."""
+        """The trace is compressed if the path ends in ``.gz``. The result is the size of the file in bytes.
+
+        Raises `RecordingError` if the trace cannot be written.
+        """
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:

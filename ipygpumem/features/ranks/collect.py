@@ -116,7 +116,6 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
 
 def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[str, Path], dict[str, Path]]:
-    """Return the paths of the reports and of the snapshots in a directory, by file name without extension."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
         names = sorted(entry.name for entry in os.scandir(path))

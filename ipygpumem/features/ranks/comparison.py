@@ -92,7 +92,7 @@ def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
 
 
 def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
-    """None if fewer than ``at_least`` rows contain the value. ``rows`` contains pairs (process, row)."""
+    """The result is None if fewer than ``at_least`` rows contain the value. ``rows`` contains pairs (process, row)."""
     values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, metric)) is not None]
     if len(values) < at_least:
         return None

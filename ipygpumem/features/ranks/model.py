@@ -141,7 +141,6 @@ _READER = DataclassReader({"AllocationSite": AllocationSite})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """``data`` is the output of `RankResult.to_dict`. Raises `ReportError` if it is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
         raise ReportError("not the report of a rank: the field 'state' is missing")

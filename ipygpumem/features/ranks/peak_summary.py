@@ -30,7 +30,6 @@ _MIN_POOL_FILES = 4
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
-    """Return a summary for each device that is used in a snapshot."""
     snapshot = Snapshot.load(path)
     timelines = (timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
     return tuple(_peak(snapshot, timeline) for timeline in timelines)

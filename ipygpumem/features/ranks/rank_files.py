@@ -104,7 +104,6 @@ class RankFiles:
 
 
 def make_directory(name: str) -> Path:
-    """Raises `OptionError` if the directory cannot be created or is not writable."""
     path = absolute_path(name)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -129,7 +128,6 @@ class FallbackRank:
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Unknown values are None."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -48,7 +48,6 @@ class MultiCellRecording(Collector):
         return f"recording allocation history, at most {count} events per device, until %gpumem record stop"
 
     def add(self, cell: CellInfo, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Called after the cell has run."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)

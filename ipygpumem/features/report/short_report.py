@@ -68,8 +68,6 @@ class ShortReport:
         self.notes = report_notes(report)
 
     def text(self, *, color: bool = False) -> str:
-        """``color`` adds ANSI escape sequences."""
-
         def paint(text: str, code: str) -> str:
             return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
 
@@ -226,7 +224,6 @@ def _host_row(host: HostReport) -> ShortReportRow:
 
 
 def report_notes(report: Report) -> list[str]:
-    """The sentences are shown below the report."""
     sentences = [*map(str, report.excesses), *report.notes]
     for device in report.devices.values():
         if device.ooms > 0:

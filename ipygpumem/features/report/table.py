@@ -21,7 +21,6 @@ _NEW_HOLDERS = 5
 
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
-    """The short form of the report follows the requested sections."""
     line = short_bundle(report, color=color)
     tables = _sections(report)
     if not tables:
@@ -34,7 +33,6 @@ def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
 
 
 def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
-    """Return a MIME bundle with the requested sections, the full breakdown and the new holders."""
     *tables, host = report_tables(report)
     if new_holders is not None and new_holders.holders:
         from ipygpumem.features.holders.table import holders_tables  # on first use, to save memory

@@ -110,7 +110,7 @@ class CuptiLibrary:
         return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """The size depends on the version of CUPTI. 0 if the buffer contains no records."""
+        """The size in bytes depends on the version of CUPTI. It is 0 if the buffer contains no records."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:

@@ -27,7 +27,6 @@ _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "
 
 
 def engines_for_cell(options: argparse.Namespace) -> Engines:
-    """Raises `OptionError` if no engines are monitored, or if an option does not support engines."""
     engines = active()
     if engines is None:
         raise OptionError("no engines are monitored: use %gpumem engines CLIENT to monitor them")
@@ -56,7 +55,6 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
-    """Errors are raised as by ``%%px``."""
     from ipyparallel.client.magics import ParallelMagics
 
     first, _, rest = cell.lstrip().partition("\n")
