@@ -153,7 +153,7 @@ def late_optimizer(steps=12):
 
 
 def experts(steps=30):
-    """Training of experts, each of which receives another number of tokens in every step."""
+    """Training of experts, each of which receives a different number of tokens in every step."""
     width, count = 512, 8
     layers = [[nn.Linear(width, 4 * width), nn.Linear(4 * width, width)] for _ in range(count)]
     modules = nn.ModuleList(nn.ModuleList(pair) for pair in layers).to(DEVICE)

@@ -143,7 +143,7 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """``name`` is, for example, ``model.blocks[0]``. Properties are not read. Raises `OptionError` if it is undefined."""
+    """Properties are not read. ``name`` is, for example, ``model.blocks[0]``. Raises `OptionError` if undefined."""
     try:
         first = _FIRST_NAME.match(name)
         if first is None:
