@@ -13,9 +13,13 @@ from itertools import islice
 from ipygpumem.core.secret_names import (
     MAX_WORD_LENGTH,
     NUMBER,
+    PASSWORD_OPTION,
+    PASSWORD_PROGRAM,
     is_secret_option,
     mentions_secret,
     names_secret,
+    passes_password,
+    reads_password,
     split_name,
 )
 from ipygpumem.core.text import printable
@@ -68,13 +72,6 @@ _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
-_USER_OPTION = re.compile(
-    r"""(?<=[\s"'])(-u|--([a-z]{1,20}-)?user(name)?|-a(?=["'\s,]{1,12}[^\s"'/,]{1,60}:))"""
-    r"""[\s"',=+\[\]]{1,12}([bfru]{1,2}["'])?[^\s"'(),=\[\]:%/-][^\s"'(),=\[\]:%/]{0,60}"""
-    r"""([,%]|:(?!//)|/(?!\S{0,200}\.[a-z]\w{0,7}["'\s]))[^\s"',]""",
-    re.IGNORECASE,
-)
-"""Pattern of an option with a user and a password, as in ``["curl", "-u", "bob:x"]`` and ``"curl --user=bob:x"``."""
 _LITERAL = re.compile(
     r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:]\s)|(?<=[=:]\s\s))\d[\w.]{3,}|\w{16,}""",
     re.DOTALL,
@@ -83,7 +80,11 @@ _LITERAL = re.compile(
 
 def redact_command(arguments: Sequence[str]) -> str:
     """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
-    text = " ".join(islice(_redact_words(_words(arguments)), _MAX_LENGTH))
+    words = list(islice(_words(arguments), _MAX_LENGTH))
+    sign = next((i for i, word in enumerate(words) if word in {"|", "|&", ">", ">>"}), len(words))
+    if sign > 1 and reads_password(" ".join(words[sign:])[:_MAX_CODE_LENGTH]):
+        words[1:sign] = [_REDACTED]
+    text = " ".join(_redact_words(iter(words)))
     return printable(text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…")
 
 
@@ -97,7 +98,7 @@ def redact_code(line: str, magics: str = "") -> str:
     words = line[start:].lstrip("!%,;/")
     signs = line[start : len(line) - len(words)]
     head, sign, tail = re.split(r"(\||(?<! 2)>)", f"{words}|", maxsplit=1)  # the output of the command may be a secret
-    if mentions_secret(tail):
+    if reads_password(tail):
         words = f"{' '.join(head.split()[:1])} {_REDACTED} {sign}{tail[:-1]}"
     return _redact_literals(line[:start], line) + signs + redact_command(_QUOTED_WORD.findall(words))
 
@@ -115,8 +116,7 @@ def _start_of_command(line: str) -> int:
 def _redact_literals(code: str, line: str) -> str:
     is_secret = mentions_secret(line)
     is_key = is_secret and not mentions_secret(_BARE_KEY.sub("", line))
-    is_secret = is_secret or re.search(r"""["']-[pPw]["']\s*,""", line) is not None  # as in ["mysql", "-p", "x"]
-    is_secret = is_secret or _USER_OPTION.search(line) is not None
+    is_secret = is_secret or passes_password(line)
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
@@ -170,6 +170,7 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
     yield (text := _redact_program(program))
     # in a title, a secret has no quotes and may consist of several words
     is_secret = _is_secret_name(program, is_redacted=text != program)
+    has_passwords = PASSWORD_PROGRAM.search(program) is not None  # as values of short options
     is_login = False  # whether a subcommand such as "login" suggests that a secret follows, possibly after options
     name = ""  # name of the option to which the next word may belong
     for word in words:
@@ -179,12 +180,17 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
         is_option = word.startswith("-") and len(word) > 1 and not NUMBER.fullmatch(word)
         belongs_to_secret = is_secret_option(name) and not re.match("--(no|use)-", name)
         if is_option and not _is_secret_name(program) and not belongs_to_secret:
-            text, name = _redact_option(re.sub("^-w.+", f"-w{_REDACTED}", word) if "ldap" in program else word)
+            if has_passwords and PASSWORD_OPTION.match(word):
+                text, name = (word, "--password") if len(word) == len("-x") else (f"{word[:2]}{_REDACTED}", "")
+            else:
+                text, name = _redact_option(word)
             is_secret = is_login or text.endswith(_REDACTED) or is_secret_option(name)
         else:
             text, name = _REDACTED if is_secret else _redact(word, name), ""
+            has_passwords = has_passwords or PASSWORD_PROGRAM.search(word) is not None
             is_login = is_login or (not is_secret and _is_secret_name(word))
-            is_secret = is_secret or text.endswith(f"={_REDACTED}") or _is_secret_name(word, is_redacted=text != word)
+            is_secret = is_secret or text.endswith(f"={_REDACTED}") or (program == "net" and word == "use")
+            is_secret = is_secret or _is_secret_name(word, is_redacted=text != word)
         yield text
 
 

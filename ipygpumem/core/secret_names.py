@@ -10,14 +10,14 @@ NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
     r"\b(o?auth|authentication|authorization|bearer|clave|contrasena|cookies?|creds?|[cx]srf|dsn|encrypt|haslo|headers?"
-    r"|heslo|hmac|jwt|kennwort|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc|obscure"
-    r"|passcode|passe|pat|pin(?! memory)|private|psk|psw|salt|sas|secr|senha|session ?id|signature|unlock|unseal|vault"
-    r"|wachtwoord|(web)?hook)\b"
+    r"|heslo|hmac|jwt|kennwort|keyring|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc"
+    r"|obscure|passcode|passe|pat|pin(?! memory)|private|psk|psw|salt|sas|secr|senha|session ?id|signature|unlock"
+    r"|unseal|vault|wachtwoord|(web)?hook)\b"
     r"|(aes|anthropic|api|access|account|app|auth|aws|client|cohere|consumer|\bdb|deploy|encryption|gcp|gemini|git|gpg"
     r"|groq|hf|host|jwt|kaggle|license|master|mistral|openai|pass|priv|private|\broot|rsa|secret|seed|service|session"
     r"|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb) ?key"
     r"|(access|activation|recovery|unlock) ?code|token ?value|\bconn(ection)? ?str(ing)?\b|(?<!by)(?<!com)pass\b"
-    r"|auth\b|keyfile|passw|phrase\b|secret|credential|otp\b|p[as]*wo?r?d\b|pw\b"
+    r"|auth\b|\bassword|keyfile|passw|phrase\b|secret|credential|otp\b|p[as]*wo?r?d\b|pw\b"
     r"|(access|api|auth|bot|hf|refresh|session) tokens\b"
     r"|(?<!\bpad )(?<!\b[be]os )(?<!\bcls )(?<!\bunk )(?<!\bmask )(?<!\bsep )(?<!\btik)token\b"
     r"(?! (classification|count|embedding|ids|length|type))"
@@ -28,12 +28,51 @@ _SECRET_OPTION = re.compile(
     r"|(?<!\bdon)(?<!\bhoc)(?<!\bhot)(?<!\bmon)(?<!\btur)key$"
 )
 """Pattern of names that suggest a secret only if they are names of options or environment variables."""
+_PASSWORD_READER = re.compile(
+    r"(?<![\w-])((sudo|doas) ([^|;&]{0,200} )?(-[A-Za-z]{0,9}S|--stdin)|expect -\w{0,3}c|cryptsetup|kadmin|kinit"
+    r"|mysql_config_editor|net use|runas|ssh-add)(?![\w-])|(?<![^|;&]) {0,3}su(?![\w:.-])"
+)
+"""Pattern of commands that read a password from their input or arguments."""
+PASSWORD_PROGRAM = re.compile(
+    r"(?<![\w.-])(https?|ldap\w{3,20}|openssl|(keydb|redis|valkey)-cli|snmp\w{2,20}|ssh-keygen)(?![^\s\"'])"
+)
+"""Pattern of programs with short options for passwords that other programs use for ordinary values."""
+PASSWORD_OPTION = re.compile(r"(?<![^\s\"'])-[aAkKNwWxX]")
+"""Pattern of these options, as in ``redis-cli -a PASSWORD``."""
+_PASSWORD_CALL = re.compile(
+    r"\b((mariadb|MySQLdb|oracledb|cx_Oracle|psycopg2?|pymssql|pymysql)\.connect|communicate|Fernet|Git[hl][au]b"
+    r"|OAuthHandler|sendline|TeleBot|TelegramClient)\("
+)
+"""Pattern of functions with a password or key as a positional argument, or as input of a command."""
+_USER_OPTION = re.compile(
+    r"""(?<=[\s"'])(-u|--([a-z]{1,20}-)?user(name)?|-a(?=["'\s,]{1,12}[^\s"'/,]{1,60}:))"""
+    r"""[\s"',=+\[\]]{1,12}([bfru]{1,2}["'])?[^\s"'(),=\[\]:%/-][^\s"'(),=\[\]:%/]{0,60}"""
+    r"""([,%]|:(?!//)|/(?!\S{0,200}\.[a-z]\w{0,7}["'\s]))[^\s"',]""",
+    re.IGNORECASE,
+)
+"""Pattern of an option with a user and a password, as in ``["curl", "-u", "bob:x"]`` and ``"curl --user=bob:x"``."""
+_LISTED_OPTION = re.compile(r"""["']-[pPw]["']\s*,(?!\s{,9}["']\d{,5}["'])""")
+"""Pattern of an option for a password in a list, as in ``["mysql", "-p", "x"]``."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
 """Words in names of numeric options such as ``--num_key_value_heads``."""
 
 
 def mentions_secret(text: str) -> bool:
     return names_secret(text) or any(map(names_secret, re.findall(r"[\w -]+", text)))
+
+
+def reads_password(text: str) -> bool:
+    """Return whether a part of a command mentions a secret or reads a password from its input, as ``sudo -S`` does."""
+    return mentions_secret(text) or _PASSWORD_READER.search(text) is not None
+
+
+def passes_password(line: str) -> bool:
+    """Return whether a line of code contains a command or a call that usually has a password."""
+    program = PASSWORD_PROGRAM.search(line)
+    has_option = program is not None and PASSWORD_OPTION.search(line, program.end()) is not None
+    separated = re.sub(r"[\s\"',]+", " ", line)  # as in ["sudo", "-S"]
+    has_option = has_option or any(pattern.search(line) for pattern in (_LISTED_OPTION, _USER_OPTION, _PASSWORD_CALL))
+    return has_option or _PASSWORD_READER.search(separated) is not None
 
 
 def names_secret(name: str) -> bool:

@@ -356,6 +356,91 @@ os.system("curl --user bob:swordfish http://x")
 %%time --hf-token swordfish x
 kagglekey = "swordfish"
 """.strip().splitlines()
+PASSWORDS_IN_COMMANDS = r"""
+!echo swordfish | sudo -S apt update
+!echo "swordfish fish" | sudo -S apt update
+!printf 'swordfish\n'|sudo -kS ls
+!sudo -S ls <<< swordfish
+!echo swordfish | sudo --stdin ls
+!echo swordfish | su -c ls
+!echo swordfish | kinit bob
+!printf swordfish | cryptsetup open /dev/sda x
+!echo swordfish | gh auth login --with-token
+!echo swordfish | docker login -u bob --password-stdin
+!yes swordfish | passwd bob
+!echo bob:swordfish | sudo chpasswd
+!redis-cli -a swordfish ping
+!redis-cli -h localhost -a 815151 ping
+!/usr/bin/redis-cli -a815151 ping
+!sudo redis-cli -a 815151
+!openssl enc -k swordfish -in a
+!openssl enc -aes-256-cbc -pass pass:swordfish
+!openssl rsa -passin pass:swordfish
+!ldapsearch -x -w 815151 -b dc=x
+!ssh-keygen -N 815151 -f key
+!snmpget -v3 -A 815151 -X swordfish host
+!sshpass -p swordfish ssh host
+!sshpass -p815151 ssh host
+!mysql -pswordfish
+!smbclient //h/s -U bob%swordfish
+!zip -P swordfish a.zip b
+!unzip -Pswordfish a.zip
+!7z x -pswordfish a.7z
+!gpg --batch --passphrase swordfish -c a
+!htpasswd -b f bob swordfish
+!az login -u bob -p swordfish
+!aws configure set aws_secret_access_key swordfish
+!mongo -u bob -p swordfish
+!snowsql -a acc -p swordfish
+!sqlcmd -U bob -P swordfish
+!bcp t in f -U bob -Pswordfish
+!psql postgresql://bob:swordfish@h
+!PGPASSWORD=swordfish psql
+!lftp -u bob,swordfish h
+!net use x: swordfish /user:bob
+!wget --password swordfish http://x
+!expect -c 'send "swordfish\r"'
+!keyring set a swordfish
+os.system("echo swordfish | sudo -S apt update")
+os.system('echo swordfish|sudo -S apt update')
+subprocess.run("echo swordfish | sudo -S ls", shell=True)
+subprocess.run(["sudo", "-S", "ls"], input="swordfish")
+subprocess.run(['sudo','-S','ls'], input=b'swordfish\n')
+os.system("redis-cli -a swordfish ping")
+subprocess.run(["redis-cli", "-a", "swordfish"])
+os.system("openssl enc -k swordfish")
+os.system("openssl enc -pass pass:swordfish")
+run(["openssl","enc","-k","swordfish"])
+os.system("ldapsearch -w swordfish")
+os.system("ssh-keygen -N swordfish -f k")
+os.system("sshpass -p swordfish ssh h")
+os.system("mysql -pswordfish")
+os.system("zip -P swordfish a b")
+os.system("7z x -pswordfish a")
+os.system("gpg --passphrase swordfish -c a")
+os.system("docker login -u bob -p swordfish")
+os.system("net use x: swordfish")
+os.system("echo swordfish | kinit bob")
+os.system("expect -c 'send swordfish'")
+os.system("kadmin -w swordfish")
+os.system("smbclient -U bob%swordfish")
+p.communicate("swordfish\n")
+child.sendline("swordfish")
+pexpect.run("ssh h", events={"(?i)assword": "swordfish"})
+pymysql.connect("localhost", "bob", "swordfish", "db")
+g = github.Github("swordfish")
+Fernet(b"swordfish")
+%sx echo swordfish | sudo -S ls
+%system redis-cli -a 815151
+out = !echo swordfish | sudo -S ls
+%time !redis-cli -a 815151 ping
+!cat <<< swordfish | sudo -S ls
+!(echo swordfish; sleep 1) | sudo -S ls
+!echo swordfish 2>/dev/null | sudo -S ls
+!echo swordfish | tee a | sudo -S ls
+!echo swordfish|&sudo -S -u bob ls
+""".strip().splitlines()
+"""Lines of cells with commands that read passwords from their input or have short options for them."""
 COMMANDS = r"""
 python train.py --batch-size 8 --lr=1e-4 --config configs/gpt2.yaml
 torchrun --nproc-per-node=2 train.py
@@ -571,6 +656,14 @@ def test_secrets_in_titles_without_separators_are_hidden(title):
         assert "fish" not in short_name(command)
 
 
+@pytest.mark.parametrize(
+    "words", ["echo swordfish | sudo -S apt update", "net use x: swordfish", "printf swordfish > .netrc"]
+)
+def test_passwords_before_pipes_are_hidden(words):
+    assert "fish" not in redact_command(words.split())
+    assert "fish" not in redact_command([words])
+
+
 @pytest.mark.parametrize("command", LONG_COMMANDS.values(), ids=LONG_COMMANDS)
 def test_long_arguments_are_examined_in_linear_time(command):
     """Each call would take minutes, or end in a RecursionError, with quadratic expressions or recursion."""
@@ -588,6 +681,9 @@ def test_repeated_characters_are_examined_in_linear_time():
         redact_code(f"{line}{' ' * 9_900}a")
     began = time.process_time()
     redact_code("%px " + " --a" * 2_400)
+    redact_code("sudo " * 2_000)
+    redact_code('x = "redis-cli ' * 600)
+    redact_command(["echo", "a", "|", *["sudo " * 100_000] * 3])
     redact_code("'a\"b" * 2_500)
     redact_code("'a\"b" * 10_000_000)
     assert time.process_time() - began < 5
@@ -609,7 +705,14 @@ def test_random_parts_of_paths_are_hidden():
 
 
 @pytest.mark.parametrize(
-    "line", [*SECRETS_IN_CODE, "token = '' or 'swordfish'", "token = '''swordfish", "f(password='''sword'fish''')"]
+    "line",
+    [
+        *SECRETS_IN_CODE,
+        *PASSWORDS_IN_COMMANDS,
+        "token = '' or 'swordfish'",
+        "token = '''swordfish",
+        "f(password='''sword'fish''')",
+    ],
 )
 def test_secrets_in_code_are_hidden(line):
     assert "fish" not in redact_code(line)
@@ -670,6 +773,21 @@ def test_secrets_in_code_are_hidden(line):
         'run(["rsync", "-a", "runs/x", "runs/y"])',
         'parser.add_argument("-u", "--user", help="name: of the user")',
         'encoding = tiktoken.get_encoding("gpt2")',
+        "!python train.py -p 2",
+        "!python train.py -w 4 -k 5",
+        "!zip -r a.zip runs",
+        "!7z x a.7z",
+        "!docker run --gpus all -p 8080 nginx",
+        "!mongod --dbpath data",
+        "!openssl version",
+        "!git clone https://github.com/a/b",
+        'os.system("python train.py -a resnet50 -w 4")',
+        'subprocess.run(["python", "train.py", "-a", "resnet50", "-w", "4"])',
+        'subprocess.run(["sudo", "apt", "install", "-y", "ffmpeg"])',
+        'os.system("nvidia-smi -L | grep H200")',
+        'for a, b in zip(x, -y): print("a", a)',
+        'print("su 3")',
+        'df = pd.DataFrame({"http": x - a})',
         "x %= 5",
         "!pip install torch==2.4.0 transformers>=4.40 accelerate",
     ],
