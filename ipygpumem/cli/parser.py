@@ -174,7 +174,6 @@ def _discard_output() -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the argument parser with all subcommands."""
     result = _Parser(
         prog="ipygpumem",
         description="Analyze PyTorch memory snapshots and the memory reports of notebooks and distributed programs.",

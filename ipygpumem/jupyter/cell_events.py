@@ -90,7 +90,6 @@ class RunningCell:
         return len(lines) == 1 and "%gpumem" in lines[0]
 
     def abandon(self) -> None:
-        """Discard the measurement, if there is one."""
         if self.measurement is not None:
             self.measurement.abandon()
             self.measurement = None
@@ -109,15 +108,12 @@ class RunningCells:
         self.stacks: defaultdict[int, list[RunningCell]] = defaultdict(list)
 
     def outermost(self) -> RunningCell | None:
-        """Return the outermost cell of this thread or, if this thread runs no cell, of another thread. May be None."""
+        """Return the outermost cell of this thread or, if this thread runs no cell, of another thread."""
         stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> RunningCell | None:
-        """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic.
-
-        Return None if this thread runs no cell.
-        """
+        """Return the innermost cell of this thread or, if it is the body of a cell magic, the cell with this magic."""
         stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):

@@ -94,7 +94,6 @@ class CellMeasurements:
 
     @preserve_shown_warnings()
     def begin(self, options: CellOptions) -> None:
-        """Start measuring the code below ``%%gpumem``; raise ``UsageError`` if the measurement cannot start."""
         plan = options.plan
         cell = self.running.whole_cell()
         if cell is None:  # silent execution triggers no events and shows no output
@@ -150,7 +149,6 @@ class CellMeasurements:
 
     @print_exceptions
     def post_run_cell(self, result: Any) -> None:
-        """Finish the measurement of the cell and show its report, even if the cell failed."""
         if self._runtime.forked:
             return
         cell, last = self.running.pop(result)

@@ -95,7 +95,7 @@ class ReportPresenter:
         self.send: Callable[[Report], None] | None = None
 
     def default_plan(self) -> MeasurementPlan:
-        """Return the plan for cells without options. The plan is cached to reduce the overhead of each cell."""
+        """Return the plan for cells without options, which is cached to reduce the overhead of each cell."""
         magics = self._magics
         settings = magics.values
         outside = settings.outside == "library"
@@ -285,7 +285,6 @@ class OomPanel:
             self._magics.show_line(self.report)
 
     def remove(self) -> None:
-        """Stop observing failed allocations."""
         self._monitor.cancel_when_started(self._listen)
         self.recording.configure(None)
         self.observer.stop()

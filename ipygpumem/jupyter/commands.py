@@ -45,7 +45,6 @@ def command_error(statement: str, variables: Container[str]) -> str:
 
 
 def help_text() -> str:
-    """Return the text of ``%gpumem --help``, which is also part of ``%gpumem?``."""
     lines = [
         "%%gpumem [OPTIONS]            measure this cell",
         "%gpumem [OPTIONS] STATEMENT   measure one statement and return its value",
@@ -63,7 +62,6 @@ def help_text() -> str:
 
 
 def command_help(command: Command) -> str:
-    """Return the text of ``%gpumem COMMAND --help``."""
     lines = [f"%gpumem {_usage(command)}: {command.help}", *_option_lines(command.options_of("magic"))]
     for subcommand in command.subcommands:
         lines += ["", f"%gpumem {command.name} {_usage(subcommand)}: {subcommand.help}"]

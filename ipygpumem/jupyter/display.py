@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 
 
 def is_terminal(shell: Any) -> bool:
-    """Return whether the shell is IPython in a terminal, which displays only text."""
     return any(kind.__name__ == "TerminalInteractiveShell" for kind in type(shell).__mro__)
 
 
 def uses_color(shell: Any) -> bool:
-    """Return whether the shell writes to a terminal that supports colors."""
     if not is_terminal(shell) or str(getattr(shell, "colors", "")).lower() == "nocolor":
         return False
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -75,12 +73,10 @@ class DisplayMixin:
             publisher.publish(data=bundle, metadata=metadata or {}, **update)
 
     def show_line(self, report: Report, display_id: str | None = None) -> None:
-        """Display a report as a single line."""
         bundle = short_bundle(report, color=uses_color(self.shell))
         self.publish(bundle, output_metadata(report), display_id)
 
     def show_tables(self, tables: list[Table]) -> None:
-        """Display tables as text and HTML."""
         self.publish(tables_bundle(tables))
 
     def show_object(self, value: Any) -> None:
@@ -93,7 +89,6 @@ class DisplayMixin:
         self.publish(bundle, {"image/png": {"width": image.width, "height": image.height}})
 
     def show_snapshots(self, files: Sequence[str], settings: str | None = None) -> None:
-        """Display snapshot files side by side, optionally also with other allocator settings."""
         from ipygpumem.snapshot import Snapshot
         from ipygpumem.viewer.display_target import shell_target
         from ipygpumem.viewer.view import View
@@ -101,7 +96,7 @@ class DisplayMixin:
         View([Snapshot.load(file) for file in files], settings=settings).publish(shell_target(self.shell))
 
     def show_profile(self, timelines: Sequence[CategoryTimeline], profile: ProfileSummary) -> None:
-        """Display a plot of memory usage by category. Front ends that do not show images display a table instead."""
+        """Front ends that do not show images display a table instead of the plot."""
         from ipygpumem.features.profile.display import profile_plot
         from ipygpumem.features.profile.model import category_tables
 
@@ -150,7 +145,6 @@ class ClearOutputTracker:
         self._restore: Callable[[], None] = lambda: None
 
     def install(self) -> None:
-        """Wrap the ``clear_output`` method of the display publisher."""
         clear = self._publisher.clear_output
 
         def clear_output(wait: bool = False, **options: Any) -> Any:

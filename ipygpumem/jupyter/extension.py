@@ -174,7 +174,6 @@ class _LoadedExtensions(weakref.WeakKeyDictionary[Any, _Extension]):
 
 
 def load(shell: Any) -> None:
-    """Load the extension into a shell, unless it is already loaded."""
     if current().forked:  # the parent process used the package before the fork
         close()
     extensions = current().state(_LoadedExtensions)
@@ -190,7 +189,6 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Unload the extension from a shell and undo its changes to the shell."""
     with DeferredInterrupts():
         extension = current().state(_LoadedExtensions).pop(shell, None)
         if extension is not None:

@@ -39,11 +39,9 @@ class IncompleteLineTracker:
 
     @property
     def incomplete(self) -> bool:
-        """Whether stdout or stderr ends with an incomplete line."""
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking stdout and stderr, except for a stream whose ``write`` method cannot be replaced."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
             with contextlib.suppress(AttributeError):
                 self._restore.callback(replace_method(stream, "write", self._tracked(index, stream.write)))
@@ -59,7 +57,6 @@ class IncompleteLineTracker:
         return tracked_write
 
     def remove(self) -> None:
-        """Stop tracking stdout and stderr, and restore each ``write`` method that other code has not replaced."""
         self._restore.close()
 
 
@@ -91,7 +88,6 @@ class LiveDisplay:
         self.line_tracker = IncompleteLineTracker()
 
     def begin(self) -> None:
-        """Start tracking the output of the cell."""
         self.line_tracker.install()
         self._clearing.listeners.append(self._on_clear)
 
@@ -143,7 +139,6 @@ class LiveDisplay:
         return True
 
     def end(self) -> None:
-        """Stop updating the display and tracking the output of the cell."""
         with self._lock:
             self._ended = True
         if self._on_clear in self._clearing.listeners:
@@ -166,11 +161,9 @@ class LiveDisplay:
         return display_id
 
     def empty(self, display_id: str) -> None:
-        """Clear the content of the display with this ID."""
         self._send("update_display_data", {"text/plain": "", "text/html": ""}, display_id)
 
     def retract(self) -> None:
-        """Stop updates and clear the content of the display, if there is one."""
         display_id = self.take()
         if display_id is not None:
             self.empty(display_id)
@@ -213,7 +206,6 @@ class LiveDisplayUpdater:
         return cell
 
     def end(self, cell: LiveDisplay | None) -> None:
-        """Stop updating the live display of a cell."""
         if cell is None or cell not in self._cells:
             return
         cell.end()
@@ -223,7 +215,6 @@ class LiveDisplayUpdater:
                 self._thread.pause()
 
     def close(self) -> None:
-        """Stop all live displays and the thread that updates them."""
         for cell in self._cells:
             self.end(cell)
         self._thread.close()

@@ -64,34 +64,22 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
 
     @functools.cached_property
     def monitoring(self) -> MemoryMonitor:
-        """Monitor that ``%gpumem monitor`` opens, created on first use to save memory."""
         from ipygpumem.features.live.monitor import MemoryMonitor
 
         return MemoryMonitor(self.shell, self.session, self.cells.open_cell)
 
     def close_monitoring(self) -> None:
-        """Close the monitor if it has been created."""
         if "monitoring" in vars(self):
             self.monitoring.close()
 
     def expand(self, text: str) -> str:
-        """Replace each ``{name}`` in a path with the value of the variable ``name``.
-
-        Raises:
-            OptionError: A name cannot be expanded, or the path contains ``$name`` for a variable ``name``.
-        """
         return expand_path(self.shell, text)
 
     def output_path(self, text: str) -> Path:
-        """Expand the path of an output file. Raises `OptionError` if this fails or the file cannot be written."""
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """Return the object to which a name such as ``net.encoder`` refers in the notebook's namespace.
-
-        Raises:
-            OptionError: The name is not defined.
-        """
+        """Return the object to which a name such as ``net.encoder`` refers in the notebook's namespace."""
         from ipygpumem.features.lines.source_code import resolve_name  # on first use, to save memory
 
         return resolve_name(name, self.shell.user_ns.__getitem__)
@@ -114,7 +102,6 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         return outer
 
     def set_reports(self, *, on: bool) -> None:
-        """Enable or disable automatic reports."""
         if not on and self.report != "off":
             self._report_when_on = self.report
         if on is (self.report == "off"):

@@ -72,7 +72,6 @@ def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
 
 
 def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
-    """Run a compiled statement and return the value of its final expression; None if there is none."""
     __tracebackhide__ = True
     before, value = code
     exec(before, shell.user_ns, local_ns)  # noqa: S102 (the statement that the user entered)
@@ -129,12 +128,10 @@ class ExecutionCounts:
         self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
 
     def store(self, raw: str, number: int | None) -> None:
-        """Store the execution count ``number`` for the cell whose source code is ``raw``."""
         if number is not None:
             self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 
     def by_filename(self) -> dict[str, int]:
-        """Return all known execution counts by file name."""
         numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
         return {**numbers, **self._numbers}
 

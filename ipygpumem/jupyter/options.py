@@ -89,10 +89,6 @@ STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    """Parse the options of ``%%gpumem`` or ``%gpumem STATEMENT``.
-
-    Raises `OptionError` for an invalid option, and for an option without another option that it requires.
-    """
     arguments = parse_line(program, options, line)
     is_recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not is_recorded:

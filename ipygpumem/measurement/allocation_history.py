@@ -69,7 +69,6 @@ class RecordingOptions:
 
 
 def recording_problem() -> str | None:
-    """Return the reason why this process cannot record allocation history, or None if it can."""
     problem = pytorch.problem(load=True)
     if problem:
         return f"PyTorch records allocation history only for GPU memory, and {problem}"
@@ -87,7 +86,7 @@ class ActiveRecording:
         self._metadata: dict[int, str] = {}  # by thread
 
     def start(self, history: AllocationHistory, arguments: Mapping[str, Any]) -> bool:
-        """Start a recording for an `AllocationHistory`. Return False if PyTorch is already recording."""
+        """Return False if PyTorch is already recording."""
         with self._lock, DeferredInterrupts():
             if allocator.is_recording():
                 return False
@@ -114,14 +113,12 @@ class ActiveRecording:
                     self._history = history
 
     def stop(self, history: AllocationHistory) -> None:
-        """Stop the running recording if it was started for ``history``."""
         with self._lock, DeferredInterrupts():
             if self._history is history:
                 self._release()
                 history.torch.cuda.memory._record_memory_history(enabled=None)
 
     def close(self) -> None:
-        """Stop the running recording if this package started it."""
         self.end_cell()
         if self._history is not None:
             self.stop(self._history)
@@ -155,7 +152,6 @@ class ActiveRecording:
 
     @property
     def running(self) -> bool:
-        """Whether this package has started a recording that is still running."""
         return self._history is not None
 
     def has_options(self, options: RecordingOptions) -> bool:

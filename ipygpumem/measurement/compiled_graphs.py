@@ -38,7 +38,6 @@ class GraphNode:
 
     @property
     def stack(self) -> list[tuple[str, int, str]]:
-        """File, line number and function name of each frame, outermost call first."""
         return formatted_frames(self.trace)
 
 
@@ -75,26 +74,22 @@ class CompiledGraphObservers:
         self._wrapped: list[tuple[dict[str, Any], str, Any, Any]] = []
 
     def add(self, before: Callable[..., None], after: Callable[..., None]) -> None:
-        """Register an observer, which consists of two callbacks."""
         self._observers.append((before, after))
         with contextlib.suppress(Exception):
             self.wrap_new_graphs()
 
     def remove(self, before: Callable[..., None]) -> None:
-        """Remove the observer that was registered with the callback ``before``."""
         self._observers = [observer for observer in self._observers if observer[0] != before]
         if not self._observers:
             self.close()
 
     def close(self) -> None:
-        """Remove all wrappers."""
         wrapped, self._wrapped = self._wrapped, []
         for namespace, name, wrapper, function in wrapped:
             if namespace.get(name) is wrapper:
                 namespace[name] = function
 
     def wrap_new_graphs(self) -> None:
-        """Wrap all graphs that are not wrapped yet."""
         frames: Any = sys.modules.get("torch._dynamo.convert_frame")
         if not self._observers or frames is None:
             return
@@ -175,11 +170,9 @@ class GraphCallRecorder:
         self._running = threading.local()
 
     def start(self) -> None:
-        """Start observing calls."""
         current().state(CompiledGraphObservers).add(self._begin, self._end)
 
     def stop(self) -> None:
-        """Stop observing calls."""
         current().state(CompiledGraphObservers).remove(self._begin)
 
     def _begin(self, graph: CompiledGraph, inputs: Any) -> None:  # noqa: ARG002 (an observer)

@@ -240,7 +240,6 @@ class Measurement:
         return notes
 
     def cell_info(self, label: MeasurementLabel, *, success: bool | None) -> CellInfo:
-        """Return a `CellInfo` for the measured code."""
         return CellInfo(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:

@@ -65,11 +65,9 @@ class BackwardPassRecorder:
         self._running = threading.local()
 
     def start(self) -> None:
-        """Start observing backward passes."""
         current().state(BackwardPassObservers).add(self._begin_pass, self._end_pass)
 
     def stop(self) -> None:
-        """Stop observing backward passes."""
         current().state(BackwardPassObservers).remove(self._begin_pass)
 
     def _count(self, change: int) -> None:
@@ -93,7 +91,6 @@ _MODULE = "torch.autograd.profiler"
 
 
 def is_profiling() -> bool:
-    """Return whether torch.profiler is running."""
     return bool(getattr(sys.modules.get(_MODULE), "_is_profiler_enabled", False))
 
 

@@ -42,7 +42,6 @@ class PeakScope:
     peaks: dict[int, PeakCounters] = field(default_factory=dict)
 
     def add(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Update the peaks of a device with its current counters."""
         earlier = self.earlier.get(index)
         if earlier is None:
             self.reached[index] = _maximum(self.reached.get(index), state.peak)
@@ -51,7 +50,6 @@ class PeakScope:
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
     def finish(self, index: int, state: allocator.AllocatorStatistics) -> None:
-        """Compute the final peaks of a device from its counters at the end."""
         self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
@@ -145,7 +143,6 @@ class PeakTracker:
         return state
 
     def drop(self, scope: PeakScope) -> None:
-        """Close a scope."""
         with self._lock:
             if scope in self._scopes:
                 self._scopes.remove(scope)
@@ -153,7 +150,6 @@ class PeakTracker:
                 self._remove_if_unused()
 
     def user_stats(self) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the peaks saved for the user, for `restore_user_stats`."""
         return dict(self._user_stats)
 
     def restore_user_stats(self, saved: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> None:

@@ -57,7 +57,6 @@ class PeriodicThread:
             raise
 
     def pause(self) -> None:
-        """Stop calling ``work`` until the next `start`."""
         if os.getpid() != self._pid:
             return
         with self._lock:

@@ -51,7 +51,6 @@ class MeasurementResult:
     """Result of a completed measurement.
 
     Attributes:
-        report: The report.
         error: Exception to raise because a limit was exceeded; None if no limit was exceeded.
     """
 
@@ -77,7 +76,6 @@ class Collector:
     needs_devices = False
 
     def attach(self, measurement: Measurement) -> None:
-        """Add the observer to a measurement before it begins."""
         if self.observer is not None:
             measurement.observers.append(self.observer)
 
@@ -103,7 +101,6 @@ class MeasurementPlan:
     devices: tuple[str, ...] | None = None
 
     def begin(self, runtime: Runtime, options: MeasurementOptions, previous: Reading | None = None) -> Measurement:
-        """Begin a measurement with the plan's recorder and collectors. `Measurement.begin` describes ``previous``."""
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
         if self.recorder is not None:
@@ -158,7 +155,6 @@ class MeasurementPlan:
 
 
 def with_notes(report: Report, *notes: str) -> Report:
-    """Return the report with additional notes."""
     return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 

@@ -182,14 +182,13 @@ class AllocationRecorder:
                 remove_stacks(trace)
 
     def stop(self) -> None:
-        """Stop observing backward passes, and stop the recording unless the program started it."""
         if self.backward_passes is not None:
             self.backward_passes.stop()
         self.history.stop()
 
 
 def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
-    """Replace or create a snapshot file atomically and return its size in bytes. Raises `RecordingError` on failure."""
+    """Return the size of the file in bytes. Raises `RecordingError` if the file cannot be written."""
     with atomic_write(path, "the snapshot ", RecordingError) as file, pause_gc():
         pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
         return file.tell()

@@ -58,7 +58,6 @@ class Runtime:
         return state
 
     def close(self) -> None:
-        """Stop threads and recordings, and remove the wrappers around PyTorch's functions."""
         while self._states:  # a ``close`` method may call `state`
             state = self._states.popitem()[1]
             if hasattr(state, "close"):
@@ -76,11 +75,9 @@ class Runtime:
         return self.baseline.note != PRELOAD_OFF or pytorch.problem(load=False) is not None
 
     def reading(self) -> Reading:
-        """Read all counters of the monitored devices and of the host."""
         return self.monitor.read(available=True)
 
     def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
-        """Set the baseline of the session to ``reading`` or, if that is None, to a new reading. Return the baseline."""
         reading = reading or self.reading()
         device = next((name for name, counters in reading.devices.items() if counters.context), None)
         self.monitor.record_processes(reading.devices)
@@ -181,7 +178,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close() -> None:
-    """Close the `Runtime` of this process. The next call to `current` creates a new one."""
+    """The next call to `current` creates a new `Runtime`."""
     global _runtime  # noqa: PLW0603 (as above)
     if _runtime is not None:
         try:

@@ -62,7 +62,6 @@ class DeviceSamples:
     _failures_in_a_row: int = 0
 
     def fail(self, seconds: float, error: str) -> None:
-        """Count a failed sample and update ``problem`` and ``stopped``."""
         self._failures += 1
         self._failures_in_a_row += 1
         self.stopped = self._failures_in_a_row >= _MAX_FAILURES
@@ -121,7 +120,7 @@ class SampleWindow:
         self.epoch = time.time()
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
-        """Add a reading of PyTorch's counters. The reading's times are values of `time.perf_counter`."""
+        """The times of ``reading`` are values of `time.perf_counter`."""
         if index in self.devices and len(counters := self.tracks[index].counters) < _MAX_SAMPLES:
             counters.append(replace(reading, begin=reading.begin - self.start, end=reading.end - self.start))
 
@@ -143,17 +142,10 @@ class SampleWindow:
         return bounds
 
     def problems(self) -> dict[str, str]:
-        """Return the reasons why samples are missing, by device name. Devices without missing samples are omitted."""
         return {f"cuda:{index}": track.problem for index, track in tuple(self.tracks.items()) if track.problem}
 
 
 class MemorySampler:
-    """Sampler of device memory usage.
-
-    Attributes:
-        windows: Samples of the open measurements.
-    """
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.windows: tuple[SampleWindow, ...] = ()
@@ -161,7 +153,7 @@ class MemorySampler:
         self._pid = os.getpid()
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
-        """Start sampling for a measurement. Return None if NVML cannot read any of the devices."""
+        """Start sampling for a measurement. Return None if no device can be sampled."""
         window = SampleWindow(devices)
         if not window.devices or os.getpid() != self._pid:
             return None
@@ -182,7 +174,6 @@ class MemorySampler:
         return window
 
     def end(self, window: SampleWindow) -> None:
-        """Stop sampling for a measurement. Further calls have no effect."""
         if window not in self.windows or os.getpid() != self._pid:
             return
         end = time.perf_counter() - window.start
@@ -194,7 +185,6 @@ class MemorySampler:
             track.end(end)
 
     def close(self) -> None:
-        """Stop sampling for all measurements and end the thread."""
         self.windows = ()
         self._thread.close()
 

@@ -51,6 +51,8 @@ class EventRangeQueries(SnapshotData):
     ) -> NDArray[Any]:
         """Return the allocations of at least ``at_least`` bytes that were freed within ``at_most_us`` microseconds.
 
+        Only allocations made after event ``first`` and freed up to event ``last`` are included.
+
         Returns:
             A structured array of dtype `event_statistics.SHORT_LIVED`, with the largest allocation first.
 
@@ -72,7 +74,9 @@ class EventRangeQueries(SnapshotData):
         return event_statistics.device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[RegionRepetition, ...]:
-        """Return the memory growth in each repetition of an annotated region; empty if the times are unknown.
+        """Return the memory growth in each repetition of an annotated region.
+
+        The result is empty if the times of the events or of the regions are unknown.
 
         Raises:
             OptionError: The device has no region with this name.

@@ -35,7 +35,6 @@ class DisplayTarget:
 
 
 def current_target() -> DisplayTarget:
-    """Return the display target of the current process."""
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if shell is None:
@@ -44,8 +43,6 @@ def current_target() -> DisplayTarget:
 
 
 def shell_target(shell: Any) -> DisplayTarget:
-    """Return the display target of a shell for the current execution."""
-
     def publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         shell.display_pub.publish(data=data, metadata=metadata)
 

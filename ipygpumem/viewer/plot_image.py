@@ -91,7 +91,6 @@ class PlotLayout:
         return end
 
     def title(self, x: float, y: float, name: str, details: str, *, size: float = 12) -> None:
-        """Draw a name in bold, followed by details."""
         end = self.text(x, y, name, color=INK, weight="bold", size=size * POINT)
         self.text(end + size, y, details, limit=WIDTH - RIGHT - end - size)
 
@@ -156,7 +155,6 @@ def steps(axes: Any, edges: Any, values: Any, color: str, *, width: float) -> No
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
-    """Draw a circle at the peak and a label at the top of the plot."""
     axes.plot([x], [level], "o", markersize=5 * POINT, markerfacecolor="white", markeredgecolor=INK, clip_on=False)
     first, last = axes.get_xlim()
     right = (x - first) / (last - first) < 0.7  # noqa: PLR2004 (fraction of the width that leaves space for the label)
@@ -185,7 +183,6 @@ def byte_ticks(limit: float) -> Ticks:
 
 
 def event_ticks(count: int) -> Ticks:
-    """Return ticks at round event indices below ``count``."""
     return [(value, f"{value:,.0f}") for value in _round_values(0, count - 1, integer=True)] if count else []
 
 

@@ -163,7 +163,6 @@ class LineColors:
 
 
 def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
-    """Return colors for a device's allocations by the line of code that allocated them."""
     allocations = timeline.allocations
     rows = np.arange(len(allocations))
     _, line = label_rows(snapshot, timeline, rows, "line")

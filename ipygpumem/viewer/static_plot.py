@@ -62,7 +62,6 @@ class SampledCurve(NamedTuple):
 
 
 def static_image(snapshot: Snapshot, device: int | None = None) -> PngImage:
-    """Draw the image of `Snapshot.to_png` for a device, by default the device with the highest peak."""
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
         title = clip(snapshot.name, 48)
@@ -198,7 +197,6 @@ class _SnapshotPlot:
 
 
 def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
-    """Return the sampled curves of a device; an empty list if its events have no timestamps."""
     curves = []
     for name, curve in snapshot.own.curves.items() if timeline.trace.has_times else ():
         if curve["device"] == timeline.device and curve["time_us"]:

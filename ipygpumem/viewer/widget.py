@@ -33,11 +33,7 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 
 
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
-    """Return a message with the total size of the data, and with up to `MAX_BYTES` bytes of the data from ``start`` on.
-
-    Raises:
-        OptionError: ``start`` is not a position in the data.
-    """
+    """Return a message with the total size of the data and up to `MAX_BYTES` bytes of it, starting at ``start``."""
     if not isinstance(start, int) or not 0 <= start <= len(data):
         raise OptionError(f"{start!r} is not a position in {name!r}: the size is {len(data)} bytes")
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]

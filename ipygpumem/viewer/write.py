@@ -81,13 +81,11 @@ def script(name: str) -> str:
 
 
 def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
-    """Return the HTML page of the viewer for one to eight snapshots. See `document` for the themes."""
     check_snapshot_count(len(snapshots))
     return document("page.js", "a memory snapshot", snapshots, theme)
 
 
 def check_snapshot_count(count: int) -> None:
-    """Raise `OptionError` if the viewer does not support this number of snapshots."""
     if not 1 <= count <= MAX_SNAPSHOTS:
         raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, not {count}")
 
@@ -152,7 +150,6 @@ def write_page(
     theme: str = "auto",
     settings: str | None = None,
 ) -> Path:
-    """Write the viewer's HTML page for one to eight snapshots. Options and errors are those of `Snapshot.to_html`."""
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
     # copies without private data do not contain the allocator settings with which the recording was made
@@ -167,7 +164,6 @@ def write_page(
 
 
 def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
-    """Write a static image of a snapshot. Raises the same errors as `Snapshot.to_png`."""
     target = check_path(path, "image", "snapshot.png")
     return write_file(target, static_image(snapshot, device).png)
 

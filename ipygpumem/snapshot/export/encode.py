@@ -97,7 +97,6 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
 
 
 def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[Any]]]) -> bytes:
-    """Pack a header and named columns in the format described in the module docstring."""
     descriptions, packed = [], []
     for name, column in columns:
         description, data = _pack(column)

@@ -75,7 +75,7 @@ def _all_columns(snapshot: SnapshotData, device: int | None, clean: Callable[[st
 def event_rows(
     snapshot: SnapshotData, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield each event of a device or of all devices as a tuple of Python objects in the order of `COLUMNS`."""
+    """Yield the events as tuples of Python objects in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
@@ -84,7 +84,7 @@ def event_rows(
 def write_csv(
     snapshot: SnapshotData, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write the events of a device or of all devices as CSV. Spreadsheet formulas in texts are escaped.
+    """Write the events as CSV. Spreadsheet formulas in texts are escaped.
 
     If ``label`` is given, it is the first column of each row. If ``names`` is true, the first row is a header.
     """
@@ -96,7 +96,6 @@ def write_csv(
 
 
 def write_parquet(snapshot: SnapshotData, path: str | os.PathLike[str], device: int | None = None) -> None:
-    """Write the events of a device or of all devices as Parquet. Raises `OptionError` if pyarrow is not installed."""
     arrow, parquet = import_library("pyarrow", "Parquet files"), import_library("pyarrow.parquet", "Parquet files")
     target = check_path(path, "table", "events.parquet")
     texts = arrow.dictionary(arrow.int32(), arrow.string())  # events often have the same long texts
@@ -117,11 +116,6 @@ def _valid_utf8(text: str) -> str:
 
 
 def events_frame(snapshot: SnapshotData, device: int | None = None) -> Any:
-    """Return the events of a device or of all devices as a pandas DataFrame.
-
-    Raises:
-        OptionError: pandas is not installed.
-    """
     return import_library("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 

@@ -70,7 +70,6 @@ def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool
 
 
 def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True) -> list[Snapshot]:
-    """Apply `align_start_times` and `without_private_data` to snapshots that are displayed side by side."""
     copies = [without_private_data(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
     if not paths and len(copies) > 1:
         for number, snapshot in enumerate(copies, 1):

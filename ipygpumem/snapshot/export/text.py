@@ -19,12 +19,10 @@ _INDENT = "  "
 
 
 def share(part: int, whole: int) -> str:
-    """Format ``part / whole`` as a percentage with four characters, or as blanks if ``whole`` is 0."""
     return f"{part / whole:4.0%}" if whole else "    "
 
 
 def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:
-    """Describe the peak of a device and the event at which it occurred."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
         return start + "before the first event"
@@ -38,7 +36,6 @@ def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:
 
 
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
-    """List the first ``top`` groups with their percentages of ``whole``, followed by the total of all other groups."""
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
@@ -51,7 +48,6 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """List the groups of blocks that were allocated in a range of events and are alive at its end."""
     blocks = many(len(live), "block")
     text = f"{size(live.bytes)} in {blocks} allocated in the range of events and alive at its end"
     head = f"GPU {live.timeline.device}: {text}"
@@ -59,7 +55,6 @@ def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
 
 
 def fragmentation_lines(memory: Fragmentation) -> list[str]:
-    """Describe the free memory inside the segments."""
     estimate = " (upper bounds: block sizes are estimated from requested sizes)" if memory.derived else ""
     blocks = f"in {many(memory.pieces, 'block')}, the largest {size(memory.largest)}{estimate}"
     start = f"GPU {memory.device} after event {memory.event:,}"
@@ -80,13 +75,11 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
 
 
 def oom_lines(oom: OomAnalysis) -> list[str]:
-    """Explain why an allocation failed."""
     head = f"GPU {oom.device}: out of memory at event {oom.event:,}, {size(oom.asked)} requested"
     return [head, *(f"{_INDENT}{sentence}" for sentence in oom.reason), *fragmentation_lines(oom.memory)]
 
 
 def diff_lines(difference: Diff, top: int) -> list[str]:
-    """List the changes between two points in time."""
     bytes_before, bytes_after = difference.before, difference.after
     lines = [f"{signed(bytes_after - bytes_before)}: from {size(bytes_before)} to {size(bytes_after)} requested"]
     for change in difference.changes[:top]:

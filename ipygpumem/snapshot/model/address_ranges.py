@@ -23,7 +23,7 @@ def union(addresses: Ints, sizes: Ints) -> Ints:
 
 
 def overlap(ranges: Ints, segments: Any) -> int:
-    """Return the number of bytes of the segments that are inside the ranges. Both must be ordered by address."""
+    """Return how many bytes of the segments are inside the ranges, which are a result of `union`."""
     if not len(ranges):
         return 0
     length = np.append(0, np.cumsum(ranges[:, 1] - ranges[:, 0]))

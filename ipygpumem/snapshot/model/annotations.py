@@ -60,7 +60,6 @@ class AnnotationTable:
             yield [None if value < 0 else value for value in values] if field.name.endswith("_us") else values
 
     def regions(self, device: int | None = None) -> tuple[Annotation, ...]:
-        """Return the regions of a device or of all devices."""
         names, *columns = self.values(slice(None) if device is None else self.columns[1] == device)
         return tuple(map(Annotation, map(self.names.__getitem__, names), *columns))
 

@@ -46,7 +46,6 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Label such as ``"In[3]"``, or the file name of a cell without an execution count."""
         return (self.filename or "(unnamed cell)") if self.number is None else f"In[{self.number}]"
 
 
@@ -91,12 +90,11 @@ class RecorderMetadata:
 
     @property
     def torch_version(self) -> tuple[int, ...] | None:
-        """Major and minor version of PyTorch; None if they are unknown."""
+        """Major and minor version, such as ``(2, 13)``."""
         parts = (self.torch or "").split(".")[:2]
         return tuple(int(part) for part in parts if _NUMBER.fullmatch(part)) or None
 
     def dropped_of(self, device: int) -> int | None:
-        """Return the number of a device's allocation events that the ring buffer dropped; None if unknown."""
         return self.dropped[device] if 0 <= device < len(self.dropped) else None
 
 
@@ -168,7 +166,7 @@ class CellLookup:
         return np.where(active < 0, -1, self._runs[file][active]) if file else active
 
     def _cell_files(self, stack: int) -> list[str]:
-        """Return the file names of the outermost cells in a stack, starting with the outermost cell."""
+        """Return the file names of the cells in a stack, outermost first."""
         files = self._files[stack + 1]
         if files is None:
             names = dict.fromkeys(frame.file for frame in reversed(self._stacks.stack(stack)))
@@ -177,7 +175,6 @@ class CellLookup:
 
 
 def _label_from_file_name(file: str) -> str | None:
-    """Return the label for a file name that IPython assigns to a cell; None for other names."""
     if match := _IPYTHON.fullmatch(file):
         return f"In[{match[1]}]"
     if match := _IPYKERNEL.fullmatch(file):

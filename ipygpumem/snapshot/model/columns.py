@@ -14,7 +14,7 @@ ACTIONS = (
     *("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"),
     *("oom", "snapshot", "annotate", "other"),
 )
-"""Names of the values of the ``action`` column. ``other`` represents all actions that PyTorch 2.15 does not record."""
+"""Names of the values of the ``action`` column. ``other`` represents actions of PyTorch versions later than 2.15."""
 
 HOST = -1  # device index of events for pinned host memory
 
@@ -30,7 +30,7 @@ class Action:
 
 
 class EventValues:
-    """Integers for some events. A dict would be slow for events that a file chooses.
+    """Mapping from events to integers. A dict would be slow for events that a file chooses.
 
     Args:
         events: Distinct events in any order.
@@ -42,12 +42,10 @@ class EventValues:
         self._events, self._values = np.asarray(events, np.int64)[order], np.asarray(values, np.int64)[order]
 
     def get(self, event: int) -> int | None:
-        """Return the value for an event, or None if there is none."""
         place = int(np.searchsorted(self._events, event))
         return int(self._values[place]) if place < len(self._events) and self._events[place] == event else None
 
     def to_dict(self) -> dict[str, int]:
-        """Return the values by event, as keys of JSON objects."""
         return dict(zip(map(str, self._events.tolist()), self._values.tolist(), strict=True))
 
 
@@ -92,11 +90,9 @@ class Trace:
 
     @property
     def has_times(self) -> bool:
-        """Whether the events have timestamps."""
         return len(self) > 0 and bool(self.time[0] >= 0)
 
     def time_of(self, event: int) -> int | None:
-        """Return the timestamp of an event in microseconds since the Unix epoch, or None if it is unknown."""
         return int(self.time[event]) if 0 <= event < len(self) and self.has_times else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
@@ -172,7 +168,7 @@ class IndexByValue(dict[Any, int]):
 
 
 def stable_order(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the indices that sort integers stably. This is faster than `numpy.argsort` unless their range is large."""
+    """Return the indices that sort integers stably, usually in less time than `numpy.argsort`."""
     bits = len(values).bit_length()
     if not len(values) or int(values.max()) - int(values.min()) >= 1 << (63 - bits):
         order: NDArray[np.int64] = np.argsort(values, kind="stable")
@@ -191,7 +187,6 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def is_in(values: NDArray[Any], table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each value occurs in ``table``."""
     if not len(table):
         return np.zeros(len(values), np.bool_)
     sorted_table = np.sort(table)

@@ -114,17 +114,17 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, older_rows)]), start, end
 
     def _fixed_segments(self, rows: Ints) -> Ints:
-        """Return, for each of the allocations in ``rows``, the index of its segment in ``_fixed``, or -1."""
+        """Return the index in ``_fixed`` of the segment of each allocation, or -1."""
         allocations, table = self._timeline.allocations, self._fixed
         segments = table["address"], table["size"], self._start, self._end
         return find_segment(segments, allocations.address[rows], allocations.start[rows].astype(np.int64))
 
     def segment_ends(self, rows: Ints) -> Ints:
-        """Return the end address of the segment of each of the allocations in ``rows``; 0 if it is unknown."""
+        """Return the end address of the segment of each allocation; 0 if it is unknown."""
         return np.append(self._fixed["address"] + self._fixed["size"], 0)[self._fixed_segments(rows)]
 
     def pools(self, rows: Ints) -> Ints:
-        """Return the pool index of each of the allocations in ``rows``; -1 if the pool is unknown."""
+        """Return the pool index of each allocation; -1 if it is unknown."""
         allocations, table = self._timeline.allocations, self._fixed
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         segment = self._fixed_segments(rows)
@@ -138,7 +138,6 @@ class SegmentHistory:
         return np.where(segment_at_end >= 0, np.append(self._segments.pool, -1)[segment_at_end], pools)
 
     def at(self, event: int) -> AllocatorState:
-        """Return the state right after an event."""
         fixed = self._fixed[(self._start <= event) & (self._end > event)]
         segments = np.concatenate([fixed, self._mapped(event)])
         allocations = self._timeline.allocations

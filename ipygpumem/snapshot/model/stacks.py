@@ -37,7 +37,6 @@ def formatted_frames(trace: str) -> list[tuple[str, int, str]]:
 
 
 def is_user_file(filename: str) -> bool:
-    """Return whether a file contains user code: a script, a module outside site-packages, or a notebook cell."""
     return bool(filename) and filename != UNKNOWN_FILE and not _NOT_USER_CODE.search(filename)
 
 
@@ -58,7 +57,6 @@ class Frame:
 
 
 def user_code(frames: Sequence[Frame]) -> NDArray[np.bool_]:
-    """Return whether each frame is user code."""
     is_user = {file: is_user_file(file) for file in {frame.file for frame in frames}}
     return np.array([frame.line > 0 and is_user[frame.file] for frame in frames], np.bool_)
 

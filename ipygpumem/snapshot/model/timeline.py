@@ -87,7 +87,6 @@ class Timeline:
 
     @property
     def device(self) -> int:
-        """Device index."""
         return self.trace.device
 
     @cached_property
@@ -98,7 +97,6 @@ class Timeline:
 
     @property
     def end_requested(self) -> int:
-        """Total requested size in bytes of the allocations that are alive at the end."""
         return int(self.requested.bytes[-1])
 
     @property

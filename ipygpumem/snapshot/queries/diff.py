@@ -115,5 +115,4 @@ def _identity(group: Group, portable: Callable[[str], str]) -> Hashable:
 
 
 def _portable(file: str) -> str:
-    """Return a file name without the process ID in it, or ``UNKNOWN_FILE`` if the name is empty."""
     return _KERNEL.sub("", file) or UNKNOWN_FILE

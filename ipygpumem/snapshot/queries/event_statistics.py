@@ -101,10 +101,6 @@ class RegionRepetition(Serializable):
 
 
 def events_in_span(name: str, trace: Trace, start_us: int, end_us: int) -> tuple[int, int]:
-    """Return the last event before a time span and the last event in it.
-
-    Raises `OptionError`, with ``name`` in its message, if the span ends before it starts or there are no timestamps.
-    """
     if start_us > end_us:
         raise OptionError(f"the time span ends before it starts: start {start_us}, end {end_us}")
     if not trace.has_times:
@@ -125,7 +121,6 @@ def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
 
 
 def churn(snapshot: SnapshotData, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Group the allocations after event ``first`` up to event ``last`` by a key. Return totals, largest group first."""
     rows = _allocated(timeline, first, last)
     labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
@@ -149,11 +144,6 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes or more freed within ``at_most_us`` microseconds, largest first.
-
-    They were made after event ``first`` and freed up to event ``last``. Raises `OptionError` if there are allocations
-    in this range, but no timestamps.
-    """
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.has_times:
@@ -170,13 +160,11 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
 
 
 def leaks(timeline: Timeline, first: int, last: int) -> Ints:
-    """Return the rows of the allocations made after event ``first`` that are alive after event ``last``."""
     rows = _allocated(timeline, first, last)
     return rows[timeline.allocations.end[rows] > last]
 
 
 def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
-    """Count the CUDA calls after event ``first`` up to event ``last``."""
     action = timeline.trace.action[first + 1 : last + 1]
     size = timeline.trace.size[first + 1 : last + 1]
     totals = {}
@@ -191,11 +179,6 @@ def device_calls(timeline: Timeline, first: int, last: int) -> CudaCallCounts:
 
 
 def growth(snapshot: SnapshotData, timeline: Timeline, name: str) -> tuple[RegionRepetition, ...]:
-    """Return the memory usage before, after and during each repetition of an annotated region.
-
-    The result is empty if the times of the events or regions are unknown. Raises `OptionError` if there is no such
-    region.
-    """
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
     regions = [region for region in annotations if region.name == name]

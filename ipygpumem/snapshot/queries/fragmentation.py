@@ -181,7 +181,7 @@ class OomAnalysis(Serializable):
 
 
 def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool = False) -> OomAnalysis:
-    """Explain why an allocation failed. ``state`` is the state right after the out-of-memory event."""
+    """``state`` is the state right after the out-of-memory event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])

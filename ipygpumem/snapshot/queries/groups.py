@@ -74,10 +74,7 @@ def add_up(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, 
 def group_rows(
     snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str, sizes: Ints | None = None
 ) -> tuple[Group, ...]:
-    """Group allocations by a key of `KEYS`, largest group first. ``sizes``, if given, replaces the requested sizes.
-
-    Raises `OptionError` for other keys.
-    """
+    """Return the groups, largest first. ``sizes`` replaces the requested sizes of the allocations."""
     ids, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(ids, timeline.allocations.size[rows] if sizes is None else sizes)
     return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)

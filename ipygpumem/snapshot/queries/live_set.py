@@ -29,7 +29,6 @@ class GroupConverter:
         self._texts: dict[int, tuple[Frame, str]] = {}  # by id of the frame, which many stacks can share
 
     def to_dicts(self, groups: Iterable[Group]) -> list[dict[str, Any]]:
-        """Return the groups as dicts. Raises `OptionError` if the text of all groups converted so far is too long."""
         result = []
         for group in groups:
             texts = [group.label, group.file, group.name, group.source]

@@ -28,7 +28,6 @@ _PLURAL = {"s": "s", "is": "are", "was": "were", "has": "have"}
 
 
 def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
-    """Return the main metrics of a device as JSON-serializable data. Unknown values are None."""
     timeline = snapshot.timeline(device)
     gaps = timeline.gaps
     return {
@@ -47,7 +46,6 @@ def overview(snapshot: Snapshot, device: int) -> dict[str, Any]:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """Describe the peak, when it occurred, and the lines of code that allocated the most memory in use at the peak."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
     used_timelines = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
     used_timelines.sort(key=lambda timeline: -timeline.requested.peak()[1])
@@ -106,7 +104,6 @@ def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
 
 
 def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:
-    """Return sentences that describe missing or inconsistent data of a device."""
     gaps, trace, blocks = timeline.gaps, timeline.trace, snapshot.blocks
     dropped = snapshot.own.dropped_of(trace.device)
     used_blocks = np.flatnonzero(blocks.active & (blocks.device == timeline.device))

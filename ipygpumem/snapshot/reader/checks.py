@@ -1,4 +1,8 @@
-"""Type checks that precede any other use of an untrusted value. ``where`` names the value in error messages."""
+"""Type checks that precede any other use of an untrusted value.
+
+The checks return the value if it is valid, and otherwise raise `SnapshotFormatError`. ``where`` names the value in the
+message.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +46,10 @@ def type_name(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is None, a bool, a float, a string, or an integer of at most 128 bits."""
     return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
-    """Return ``value`` if it is an integer from ``low`` to ``high``, or raise `SnapshotFormatError`."""
     if type(value) is not int:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
@@ -58,34 +60,30 @@ def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) 
 
 
 def text(value: Any, where: str) -> str:
-    """Return ``value`` if it is a string, or raise `SnapshotFormatError`."""
     if type(value) is not str:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a string")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """Return ``value`` if it is a dict, or raise `SnapshotFormatError`. All readers convert keys to strings."""
+    """All readers convert keys to strings, so their types are not checked."""
     if type(value) is not dict:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value
 
 
 def sequence(value: Any, where: str) -> Sequence[Any]:
-    """Return ``value`` if it is a list or tuple, or raise `SnapshotFormatError`."""
     if type(value) is not list and type(value) is not tuple:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a list")
     return value
 
 
 def items(value: Any, where: str) -> Sequence[Any]:
-    """Return ``value`` if it is a list or tuple that passes `check_repetition`."""
     check_repetition(array("Q", map(id, sequence(value, where))), where)
     return value  # type: ignore[no-any-return]
 
 
 def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
-    """Return None if ``value`` is None, otherwise the result of ``check``."""
     return None if value is None else check(value, where)
 
 
@@ -120,11 +118,7 @@ class RepeatedTextLimit:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Return a column of integers from ``low`` to ``high``. ``where(i)`` names value ``i`` in error messages.
-
-    Raises:
-        SnapshotFormatError: A value is not an integer or out of range.
-    """
+    """``where(i)`` names value ``i`` in error messages."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

@@ -109,7 +109,6 @@ class CandidateRuns:
         self.next_position: float = inf
 
     def add(self, batches: Iterable[EntryBatch]) -> None:
-        """Add all sequences in batches of candidates."""
         for entries in batches:
             self._runs.extend((int(entries.start[first]), entries, first, stop) for first, stop in entries.runs())
         self._runs.sort(key=itemgetter(0), reverse=True)

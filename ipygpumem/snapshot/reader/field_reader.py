@@ -132,9 +132,9 @@ class FieldReader:
         self._retain(valid)
 
     def renumber(self, key: str, indices: IndexByValue) -> None:
-        """Replace the indices of values written inside entries by their indices in ``indices``. Add new values to it.
+        """Replace the indices of the values written inside entries by indices in ``indices``, adding new values to it.
 
-        Before, each reader numbers the values separately, so that several threads can read.
+        Each reader first numbers these values independently, so that several readers can run in parallel.
         """
         values = self._inline.pop(key, None)
         if values:
@@ -162,7 +162,10 @@ class FieldReader:
                 )
 
     def _retain(self, valid: Flags) -> None:
-        """Mark entries that are not ``valid`` or end after the data as invalid. Remove them if they are numerous."""
+        """Mark entries as invalid that are not ``valid`` or reach the `MARGIN`.
+
+        Invalid entries are removed only if they are numerous.
+        """
         self._valid &= valid
         self._valid &= self.position <= self._end
         invalid = len(self._valid) - int(np.count_nonzero(self._valid))

@@ -97,7 +97,7 @@ class PickleReader:
         return self.memo[index]
 
     def decode(self, opcodes: bytes, memo_index: int, chain: int = 0) -> Any:
-        """Return the object that ``opcodes`` create. ``memo_index`` is the initial size of the memo."""
+        """Return the object that ``opcodes`` create. ``memo_index`` is the memo index of its first memoized part."""
         if chain > _MAX_CHAIN:
             raise NotColumnarError
         return self._execute(opcodes + bytes([op.STOP]), memo_index, chain)

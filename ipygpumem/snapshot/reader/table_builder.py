@@ -68,11 +68,7 @@ class TableBuilder:
         return self._metadata[id(value)][1]
 
     def pool(self, value: Any, where: str) -> int:
-        """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool.
-
-        Raises:
-            SnapshotFormatError: The value is not a pair of integers.
-        """
+        """Return the index of a pool ID, a pair of integers that is (0, 0) for the default pool."""
         parts = sequence(value, where)
         if len(parts) != _PAIR:
             raise SnapshotFormatError(f"{where} has {len(parts)} items, not two")
@@ -98,11 +94,10 @@ class TableBuilder:
         return np.array([indices[id(value)] for value in values], np.int32)
 
     def pool_ids(self) -> tuple[tuple[int, int], ...]:
-        """Return the pool IDs in the order of their indices."""
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Count the dicts in all lists. Raise `SnapshotLimitError` if the lists repeat the same few dicts too often."""
+        """Check the dicts in all lists together with `check_repetition`."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)
@@ -110,8 +105,6 @@ class TableBuilder:
 
 
 class StackBuilder:
-    """Builder for the table of call stacks."""
-
     def __init__(self, budget: RepeatedTextLimit) -> None:
         self._budget = budget
         self._frames = IndexByValue()
@@ -126,7 +119,6 @@ class StackBuilder:
         self._objects: list[Any] = []  # keeps the ids valid
 
     def frame(self, frame: Any, where: str) -> int:
-        """Return the index of a frame, which is given as a dict."""
         number = self._frame_of.get(id(frame))
         if number is not None:
             return number
@@ -160,12 +152,7 @@ class StackBuilder:
         return self._sources[trace]
 
     def stack(self, frames: Any, where: str) -> int:
-        """Return the index of a stack, given as a list of frames, innermost first.
-
-        Raises:
-            SnapshotFormatError: A frame is invalid.
-            SnapshotLimitError: The stack has too many frames.
-        """
+        """Return the index of a stack, given as a list of frames, innermost first."""
         number = self._stack_of_list.get(id(frames))
         if number is not None:  # a file can repeat a long list in two bytes
             return number

@@ -49,12 +49,6 @@ def top_level(value: Any) -> dict[str, Any]:
 
 
 def read_device_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> list[Trace]:
-    """Return the events of each device.
-
-    Raises:
-        SnapshotFormatError: The lists of events are invalid.
-        SnapshotLimitError: There are too many devices.
-    """
     traces = checks.sequence(value, "device_traces")
     if len(traces) > limits.devices:
         raise SnapshotLimitError(f"device_traces has more than {limits.devices:,} devices")
@@ -93,7 +87,6 @@ def read_host_traces(value: Any, limits: ReadLimits, reader: TraceReader) -> tup
 
 
 def host_segments(value: Any) -> Sequence[dict[str, Any]]:
-    """Return the segments of pinned host memory. Raises `SnapshotError` if a segment is not a dict."""
     segments = checks.items(value, "host_segments")
     for place, item in enumerate(segments):
         checks.mapping(item, f"host_segments[{place}]")
@@ -101,7 +94,6 @@ def host_segments(value: Any) -> Sequence[dict[str, Any]]:
 
 
 def read_settings(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, Any]:
-    """Return the allocator settings whose values are strings, numbers, bools or None."""
     settings = {} if value is None else checks.mapping(value, "allocator_settings")
     plain = {key: setting for key, setting in settings.items() if checks.is_plain(setting)}
     return plain | {
@@ -112,14 +104,13 @@ def read_settings(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, Any
 
 
 def read_sources(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, str]:
-    """Return the source code of each file, by file name."""
     sources = {} if value is None else checks.mapping(value, "source_code")
     where = "source_code: a value"
     return {name: budget.count(checks.text(source, where), where) for name, source in sources.items()}
 
 
 def read_annotations(value: Any) -> AnnotationTable:
-    """Return the annotated regions. An END entry ends the latest open region with the same name and device."""
+    """An END entry ends the latest open region with the same name and device."""
     names = IndexByValue()
     name, device, time, starts = array("i"), array("q"), array("q"), bytearray()
     for place, item in enumerate(checks.items(value, "external_annotations")):
@@ -139,10 +130,7 @@ def read_annotations(value: Any) -> AnnotationTable:
 
 
 def read_recorder_metadata(value: Any, devices: int, budget: checks.RepeatedTextLimit) -> RecorderMetadata:
-    """Return the metadata under the key ``ipygpumem``. Unknown keys of later schema versions are ignored.
-
-    ``devices`` is the maximum number of devices.
-    """
+    """``devices`` is the maximum number of devices. Unknown keys of later schema versions are ignored."""
     if value is None:
         return RecorderMetadata()
     own = checks.mapping(value, "ipygpumem")

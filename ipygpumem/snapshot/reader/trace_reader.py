@@ -33,14 +33,11 @@ _KINDS = {"frames": "stack", "pool_id": "pool"}  # table of each key; other keys
 
 
 class TraceReader:
-    """Reader for the lists of events in a file."""
-
     def __init__(self, tables: TableBuilder, reader: PickleReader | None) -> None:
         self._tables = tables
         self._runs = _RunColumns(reader, tables)
 
     def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
-        """Read the events of a device. The message of a `SnapshotFormatError` contains the event and the key."""
         where = where or f"device_traces[{device}]"
         entries = [item for item in items if type(item) is not EntryRun]
         self._tables.count(entries, where)
@@ -58,7 +55,6 @@ class TraceReader:
         return columns.trace(device)
 
     def failed_trace(self, device: int, error: str) -> Trace:
-        """Return a trace without events that contains the message of the error that prevented reading them."""
         return replace(self.read(device, []), error=error)
 
 
@@ -186,7 +182,6 @@ class _RunColumns:
         return self._columns.get((id(entries), key), entries.values.get(key))
 
     def _fill_inline(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
-        """Fill in the table indices of values that are written inside entries."""
         value = entries.values[key]
         column = self._columns[id(entries), key] = np.full(len(value), _MISSING, np.int32)
         rows = _selected((value < 0) & (value != NONE) & (memo_start >= 0))
@@ -204,7 +199,6 @@ class _RunColumns:
         self._numbers[_KINDS.get(key, "text")][memo_index[offset >= 0]] = column[rows][offset >= 0]
 
     def _fill_references(self, key: str, entries: EntryBatch, memo_start: Ints) -> None:
-        """Fill in the table indices of values that are memo references."""
         rows = _selected((entries.values[key] >= 0) & (memo_start >= 0))
         index = entries.values[key][rows]
         # an entry may refer to its own earlier values because Python shares empty and one-character strings

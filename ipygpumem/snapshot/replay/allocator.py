@@ -148,7 +148,6 @@ class SimulatedAllocator(ExpandableSegments):
         return {(number, key) for number, keys in free for key in keys if self._is_segment(key)}
 
     def fits(self, pool: int, rounded: int) -> bool:
-        """Return whether a free block of a pool can serve a request of a rounded size in bytes."""
         return self._best_fit(pool, rounded) is not None
 
     def add_segment(self, address: int, size: int) -> None:

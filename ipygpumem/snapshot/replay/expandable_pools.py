@@ -140,7 +140,6 @@ def _completed(pools: NDArray[Any], rows: Ints, inferred: Ints) -> Ints:
 
 
 def default_pool(pools: Sequence[tuple[int, int]]) -> int:
-    """Return the index of the default pool; -1 if the file does not contain it."""
     return next((number for number, pool in enumerate(pools) if pool == (0, 0)), -1)
 
 

@@ -86,7 +86,6 @@ class ExpandableSegments(FreeBlocks):
             self._grow(size)
 
     def count_requests(self, count: int) -> None:
-        """Count the work of the next ``count`` requests, which also move items in a list of unmapped blocks."""
         super().count_requests(count)
         self.work.count(count * len(self._unmapped_sizes) / 200)
 

@@ -43,7 +43,6 @@ class SegmentEvent(NamedTuple):
 
     Attributes:
         action: Value of `Action`.
-        address, size: Address and size in bytes of the memory.
         request: Number of the request that caused the event: an item of `Recording.operations`.
     """
 
@@ -57,11 +56,9 @@ class FreeBlocks:
     """Free blocks of all pools.
 
     Attributes:
-        settings: Settings of the allocator.
         pools: All pools. Requests refer to them by index.
         reserved: Total size of the segments in bytes.
         peak: Maximum of ``reserved``.
-        events: Events in which segments were allocated, freed, mapped or unmapped.
         work: Limit on the work of searches that examine many blocks.
     """
 
@@ -80,11 +77,7 @@ class FreeBlocks:
         self._freed_at: dict[int, int] = {}
 
     def free(self, pool: int, address: int, size: int) -> int:
-        """Add a block of ``size`` bytes to the free blocks of a pool, and merge it with free neighbors.
-
-        Returns:
-            The address of the merged block.
-        """
+        """Add a block of ``size`` bytes, merge it with free neighbors, and return the address of the merged block."""
         free, sizes, starts = self._free[pool], self._sizes, self._starts
         end = address + size
         if address in starts and address not in self._bounds:
@@ -110,7 +103,6 @@ class FreeBlocks:
         self.work.check_time()
 
     def total_free(self) -> int:
-        """Return the total size of the free blocks of all pools in bytes."""
         return sum(self._sizes.values())
 
     def free_blocks(self, pool: int) -> list[tuple[int, int]]:

@@ -24,10 +24,6 @@ _NEW_MEMORY = (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM)
 
 
 def parse_capacity(capacity: int | str) -> int:
-    """Convert a limit of reserved memory, such as ``"24 GiB"``, to bytes.
-
-    Raises `OptionError` if the limit is not a valid size or is less than the smallest segment.
-    """
     limit = parse_size(capacity)
     if limit < SMALL_SEGMENT:
         minimum = f"{size(SMALL_SEGMENT)}, the size of the smallest segment"
@@ -36,11 +32,7 @@ def parse_capacity(capacity: int | str) -> int:
 
 
 def default_device(snapshot: SnapshotData) -> int:
-    """Return the index of the device to which a comparison of settings refers by default.
-
-    This is the device with the highest peak among the devices on which a request failed or, if none failed, among all
-    devices.
-    """
+    """Return the device with the highest peak among those on which a request failed or, if none failed, among all."""
     failed_timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace.events(Action.OOM))]
     return max(
         failed_timelines, key=lambda timeline: timeline.requested.peak()[1], default=snapshot.timeline(None)
@@ -117,7 +109,10 @@ class ReleaseCauses:
         self._new_bytes: dict[int, int] = {}
 
     def are_shown(self, first: int, end: int) -> bool:
-        """Return whether the stacks of freed segments show whether they were freed by ``torch.cuda.empty_cache``."""
+        """Return whether the stacks of freed segments show whether ``torch.cuda.empty_cache`` freed them.
+
+        The segments were freed in the events from ``first`` to ``end`` - 1.
+        """
         is_shown = (
             first < end if self._causes is None else bool(np.diff(np.searchsorted(self._causes, [first, end]))[0])
         )

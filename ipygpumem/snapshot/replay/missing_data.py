@@ -80,7 +80,6 @@ def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
 
 
 def with_smallest_requests(recording: Recording) -> Recording:
-    """Return a copy of a recording in which failed requests have the sizes of `smallest_requests`."""
     result = copy.copy(recording)
     result.trace = replace(recording.trace, size=smallest_requests(recording.trace, recording.settings))
     return result
@@ -117,9 +116,9 @@ def after_completed_frees(trace: Trace, first: int, event: int) -> int:
 
 
 def pending_frees(recording: Recording) -> tuple[Ints, Ints, Ints]:
-    """Return the rows of the allocations whose free waited for another stream, and the events of both actions.
+    """Return the rows of the allocations whose free waited for another stream.
 
-    These are the events in which each free was requested and completed.
+    The second and third array contain the events in which these frees were requested and completed.
     """
     allocations, requested = recording.allocations, recording.allocations.free_requested
     rows = np.flatnonzero((requested < len(recording.trace)) & (allocations.end != requested + 1))
@@ -138,9 +137,7 @@ def older_memory(recording: Recording) -> int:
 def largest_sizes(sizes: Ints, uncertain: Ints) -> Ints:
     """Return the largest possible sizes of all blocks in bytes.
 
-    Args:
-        sizes: Sizes of the blocks in bytes; the lowest possible sizes of the blocks in ``uncertain``.
-        uncertain: Indices of blocks, as in `ReplayRun.uncertain_rows`.
+    ``sizes`` contains the smallest possible sizes, and ``uncertain`` the rows in `ReplayRun.uncertain_rows`.
     """
     result = sizes.copy()
     result[uncertain] += SMALL * (sizes[uncertain] > 0)

@@ -136,7 +136,6 @@ class Recording:
         return all((address <= ADDRESS_LIMIT - size).all() for address, size in columns)
 
     def error(self, problem: str) -> ReplayError:
-        """Return the exception for a reason why the recording cannot be replayed."""
         return ReplayError(f"{self.snapshot.name}: device {self.device} cannot be replayed: {problem}")
 
     def _assign_pools(self) -> tuple[list[BlockPool], Ints]:
@@ -229,7 +228,6 @@ class Recording:
 
     @cached_property
     def program_limit(self) -> int | None:
-        """Limit in bytes that the program had set; None if it is unknown."""
         return program_limit(self.snapshot, self.timeline, self.settings)
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
@@ -252,7 +250,6 @@ class Recording:
 
     @cached_property
     def has_private_pools(self) -> bool:
-        """Whether any pool is private."""
         return any(pool.private for pool in self.pools)
 
     @cached_property
@@ -273,7 +270,6 @@ class Recording:
 
     @cached_property
     def release_causes(self) -> ReleaseCauses:
-        """Data that show why segments were freed."""
         return ReleaseCauses(self)
 
     @cached_property

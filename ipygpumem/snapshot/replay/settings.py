@@ -49,12 +49,10 @@ _VARIABLE_VERSION = (2, 9)
 
 
 def settings_variable(version: tuple[int, ...] | None) -> str:
-    """Return the environment variable for allocator settings in a version of PyTorch; None means a recent version."""
     return "PYTORCH_ALLOC_CONF" if (version or _VARIABLE_VERSION) >= _VARIABLE_VERSION else "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def version_note(settings: str, version: tuple[int, ...] | None) -> str:
-    """Return a note in parentheses on the versions of PyTorch that support a setting; empty if the version is known."""
     if version is not None:
         return ""
     if settings.startswith("large_segment"):

@@ -137,7 +137,6 @@ class SettingsComparison:
         return max(min(item.replay.smallest_capacity for item in items) - self.limit[0], 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as JSON-serializable data. Sizes are in bytes."""
         recommended = self.recommended
         return {
             "device": self.device,

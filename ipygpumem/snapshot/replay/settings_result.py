@@ -46,7 +46,6 @@ class SettingsResult:
         return self.replay.settings.collection_threshold > 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result without curves as JSON-serializable data. Sizes are in bytes."""
         return {
             "settings": self.settings,
             "fits": self.fits,

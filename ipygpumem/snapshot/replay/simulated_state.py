@@ -31,7 +31,6 @@ UNKNOWN_TOTAL = 140 * GIB
 
 
 def add_initial_state(result: ReplayRun) -> None:
-    """Add the segments and blocks from before the first event to the allocator of a replay."""
     recording, allocator = result.recording, result.allocator
     segments, blocks = recording.initial.segments, recording.initial.blocks
     block_sizes, uncertain = initial_sizes(recording)
@@ -91,7 +90,6 @@ def fits_initially(result: ReplayRun) -> bool:
 def address_chooser(
     recording: Recording, *, recorded: bool, descending: bool
 ) -> Callable[[SimulatedAllocator, int], int]:
-    """Return a function that returns the address of a new segment, given the allocator and the size in bytes."""
     next_address = _HIGHEST if descending else ADDRESS_LIMIT
     compared, agrees = 0, recorded
 

@@ -45,7 +45,6 @@ class ReplayVerification:
 
 
 def verify(recording: Recording) -> ReplayVerification:
-    """Replay a recording with the recorded settings, and compare addresses, segments and reserved memory."""
     result = run(recording, recording.settings, recorded=True)
     pools = (
         " in the default pool, but its pool is unknown" * recording.may_be_private(event) for event in result.served
@@ -116,13 +115,8 @@ def expected_seconds(timeline: Timeline) -> float:
 def cached_verification(snapshot: SnapshotData, device: int, seconds: float | None = None) -> ReplayVerification:
     """Return the verification of a device's recording, which is computed once.
 
-    Args:
-        snapshot: Snapshot that contains the recording.
-        device: Device index.
-        seconds: Approximate limit of the duration; by default `WorkLimit.replay_seconds`.
-
-    Raises:
-        ReplayError: The recording cannot be replayed.
+    ``seconds`` is the approximate limit of the duration, by default `WorkLimit.replay_seconds`. Raises `ReplayError` if
+    the recording cannot be replayed.
     """
     if device not in snapshot.verifications:
         recording = Recording(snapshot, device)
@@ -150,7 +144,6 @@ def _unknown_of_failed_request(recording: Recording, settings: AllocatorSettings
 
 
 def reason_of_unknown_retries(verification: ReplayVerification) -> str:
-    """Return why the number of recorded retries is unknown; empty if it is known."""
     recording = verification.recording
     if verification.difference:
         return "the replay with the recorded settings differs from the recording"

@@ -52,7 +52,6 @@ class SuggestedChange(Serializable):
     reserved: int | None = None
 
     def sentence(self) -> str:
-        """Return a sentence that describes the change."""
         effect = "would have been enough"
         if self.reserved is not None:
             effect = f"would have lowered the peak of reserved memory to {self.reserved / MIB:,.0f} MiB"
@@ -80,7 +79,7 @@ def changes(
     Args:
         recording: Recording that a replay reproduces.
         event: Event of the out-of-memory error or of the allocation.
-        rows_of: Labels of lines of code, each with the rows of its blocks in use, in the order in which to try them.
+        rows_of: Labels of lines of code, each with the rows of its blocks in use. At most the first five are tried.
         failed: Whether the request failed.
     """
     suggestions: list[SuggestedChange] = []

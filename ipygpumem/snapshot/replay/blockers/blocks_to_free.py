@@ -52,9 +52,6 @@ class SimulatedSegment:
     """Segment, or mapped range of an expandable segment, of the simulated allocator.
 
     Attributes:
-        address: Address of the first byte.
-        size: Size in bytes.
-        pool: Index of the pool.
         free: Sizes in bytes of the free blocks.
         rows: Rows of the blocks in use.
     """

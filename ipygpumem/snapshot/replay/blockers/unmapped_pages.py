@@ -35,8 +35,6 @@ class _Page:
     """Page of physical memory with blocks in use.
 
     Attributes:
-        start: Address of the first byte.
-        size: Size in bytes.
         inner: Rows of the blocks that are completely inside the page.
         left: Row of the block that extends to the previous page; None if there is none.
         right: Row of the block that extends to the next page; None if there is none.
