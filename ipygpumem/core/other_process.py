@@ -22,7 +22,6 @@ class OtherProcess:
         pid: Process ID in NVML's process list.
         amount: Memory usage on the device in bytes; None if unknown, and always None in `OtherProcessChange`.
         name: Program and script (``python train.py``); for processes of other users, only the program.
-        relation: Relation to this process.
         user: Name of the user who owns the process; empty if unknown.
         role: Purpose of the process, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: Notebook path according to the Jupyter server. Empty for processes of other users.
@@ -73,8 +72,6 @@ class OtherProcessChange:
     The field names are also the keys in report files.
 
     Attributes:
-        device: Name of the device, such as ``cuda:0``.
-        neighbour: The process.
         before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device.
         event: Whether the process started, ended, or started or stopped using the device; empty if none of these.
     """

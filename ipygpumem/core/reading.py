@@ -90,10 +90,8 @@ class DeviceReading(Serializable):
         rejections: Number of allocations that PyTorch rejected because they would have exceeded its memory limit; None
             before PyTorch 2.12.
         used: Memory in use on the device, including memory reserved by the driver.
-        driver_reserved: Memory reserved by the driver.
         process: Memory usage of this process according to NVML; 0 if it has no CUDA context on the device.
         others: Total memory usage of other processes according to NVML.
-        total: Total memory of the device.
         mode: ``process`` if the memory usage of this process is known and verified, ``device`` if only the memory usage
             of the whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.

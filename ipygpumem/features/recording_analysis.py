@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 class EventLookup:
     """Maps positions in the sequence of allocation events to indices of recorded events.
 
-    Raises:
-        RecordingError: The allocator's counters do not match the recorded events.
+    The constructor raises `RecordingError` if the allocator's counters do not match the recorded events.
     """
 
     def __init__(self, timeline: Timeline, recorder: AllocationRecorder, *, complete: bool = True) -> None:

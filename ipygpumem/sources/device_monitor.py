@@ -29,7 +29,6 @@ class DeviceMonitor:
     Attributes:
         devices: Devices by index; empty until CUDA is initialized.
         selected: Names of the devices to read, such as ``cuda:0``; None for all devices.
-        process_info_cache: Descriptions of the other processes on the devices.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:

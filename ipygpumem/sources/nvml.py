@@ -40,7 +40,6 @@ class DeviceMemory(NamedTuple):
     """Memory of a whole device, in bytes.
 
     Attributes:
-        total: Total memory.
         used: Memory in use, including memory reserved by the driver.
         reserved: Memory reserved by the driver; None if unknown.
         source: Query that returned the values.

@@ -57,7 +57,7 @@ def _classes(decorator, options):
         pass
 
     class Open(Point):
-        """Not a data class itself."""
+        """A subclass that is not a data class."""
 
     return Point, Labelled, Keyed, Empty, Open
 

@@ -169,7 +169,7 @@ def test_links_in_directories_that_all_users_share(tmp_path):
 
 @pytest.mark.parametrize("name", ["x", "directory/x"])
 def test_links_that_are_created_after_the_check(tmp_path, monkeypatch, name):
-    """Another user creates a link as soon as the path has been examined. It is replaced, not followed."""
+    """Another user creates a link as soon as the path has been examined. The link is replaced, not followed."""
     private, link = tmp_path / "private", tmp_path / "shared" / Path(name).parts[0]
     for directory in (private, link.parent):
         directory.mkdir()
@@ -270,7 +270,7 @@ def test_interrupt_while_a_file_is_opened(tmp_path, function):
 
 
 def test_threads_that_write_one_file(tmp_path):
-    """All threads have opened their temporary files before the first of them is renamed."""
+    """All threads have opened their temporary files before the first file is renamed."""
     barrier = threading.Barrier(4)
 
     def write(number):

@@ -66,7 +66,7 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
 def test_bound_is_never_too_high(changes, sample_times, reading_times):
-    """Memory usage changes arbitrarily, samples and counters are read at arbitrary times, with every kind of bound."""
+    """Memory usage changes arbitrarily. Samples and counters are read at arbitrary times, with every kind of bound."""
     clock, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
     timeline, trace = [(-1.0, 120, 686, 120)], []
     for owner, target, pause in changes:
@@ -81,7 +81,7 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
         timeline.append((clock, levels["torch"], levels["outside"], allocated))
 
     def at(time):
-        """The reserved memory, the memory outside PyTorch and the total allocated by PyTorch at a time, in bytes."""
+        """Return the reserved memory, the memory outside PyTorch and the sum of all allocations, in bytes."""
         return [mib * MIB for mib in next(state for state in reversed(timeline) if state[0] <= time)[1:]]
 
     def reading(time):

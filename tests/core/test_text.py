@@ -26,7 +26,7 @@ def test_errors_are_one_printable_line():
 
 
 def test_errors_are_short():
-    """The end of a line contains the name of a file and the reason."""
+    """The file name and the reason, which are at the end of a message, are kept."""
     name = "n" * 250 + ".pickle"
     for directory in ("d" * 3000, "/".join(["directory"] * 400), " ".join(["word"] * 800)):
         text = str(OptionError(f"%gpumem view: {directory}/{name}: No such file or directory"))
@@ -65,7 +65,7 @@ def test_long_names_do_not_widen_all_rows():
 
 
 def test_numbers_do_not_determine_the_size_of_tables():
-    """Reports can be read from files."""
+    """Reports that are read from files can contain any numbers."""
     rows = [TableRow("large", ("1",), 50_000, bar=5e3, light_bar=9e3), TableRow("small", ("1",), -5, bar=-1.0)]
     for render in (text_tables, html_tables):
         assert len(render([Table("t", ("c",), tuple(rows))])) < 3000

@@ -274,7 +274,7 @@ def measure(arguments, gib):
 
 
 def new_process(case, seconds):
-    """Run a case in a new process, which is stopped after ``seconds`` or `MAX_SECONDS`, and return its row."""
+    """Run a case in a new process and return its row. The process is stopped after ``seconds`` or `MAX_SECONDS`."""
     name, kind, card = case
     holder = None
     row = {"workload": name, "kind": kind, "card": card, "expected": "prediction"}

@@ -19,7 +19,7 @@ SCALE = 1.0
 
 @dataclass(frozen=True)
 class Workload:
-    """A program, what to expect (``"prediction"``, ``"refusal"`` or ``"either"``) and required libraries."""
+    """A program, the expected result (``"prediction"``, ``"refusal"`` or ``"either"``) and the required libraries."""
 
     make: object
     text: str

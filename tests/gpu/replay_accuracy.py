@@ -123,7 +123,7 @@ class Campaign:
 
 
 def is_miss(case):
-    """Return whether the predicted peak was wrong by more than a segment, or a failure was predicted wrongly."""
+    """Return whether the predicted peak was wrong by more than a segment, or the prediction of a failure was wrong."""
     if bool(case["measured"]["error"]) != case["predicted_failure"]:
         return True
     return not case["predicted_failure"] and case["miss"] > TOLERANCE

@@ -1,4 +1,4 @@
-"""DeviceExplanation charts and other processes on a real GPU."""
+"""Waterfall charts and other processes on a real GPU."""
 
 import shutil
 

@@ -29,7 +29,7 @@ MEMORY = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
 
 
 def start(gpu, size=100 * MIB):
-    """Initialize CUDA with one block on cuda:0, and return a new monitor."""
+    """Allocate a block on cuda:0, which initializes CUDA. Return the block and a new monitor."""
     return gpu.alloc(size), DeviceMonitor()
 
 
@@ -168,7 +168,7 @@ def test_entry_smaller_than_pytorch_memory_is_not_used(fake_gpu):
 
 @pytest.fixture
 def list_is_always_read(monkeypatch):
-    """NVML's process list is read even if the memory usage of the device is unchanged."""
+    """Let NVML's process list be read even if the memory usage of the device is unchanged."""
     monkeypatch.setattr(device_module, "_LIST_LIFETIME", -1.0)
 
 

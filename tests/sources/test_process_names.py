@@ -41,7 +41,7 @@ def start(monkeypatch):
 
 
 def _running(pid, program):
-    """Wait until a process runs its program."""
+    """Wait until a process runs its program, for at most a minute."""
     for _ in range(6000):
         if psutil.Process(pid).cmdline()[:1] == [program]:
             return

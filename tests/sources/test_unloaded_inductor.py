@@ -1,4 +1,4 @@
-"""Call stacks without the import of torch.compile's backend."""
+"""Tests that call stacks are read without importing torch.compile's backend."""
 
 import contextlib
 import sys

@@ -31,7 +31,6 @@ class Option:
     Attributes:
         flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
-        help: Description in the help.
         choices: Accepted values; empty if all are accepted.
         default: Value if the option is omitted.
         accepts_many: Whether the option can be repeated or the argument accepts several values.
@@ -65,9 +64,6 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        name: Name of the command.
-        help: Description in the help.
-        options: Options and positional arguments.
         magic: Function that runs the command in a notebook and returns the magic's value; None if it is shell-only.
         shell: Function that runs the command in a shell and returns the exit status; None if it is notebook-only.
         subcommands: Subcommands, one of which must follow the name, as in ``%gpumem record start``.
@@ -130,7 +126,7 @@ def result_command(name: str, description: str, noun: str, read: Callable[[list[
     return Command(name, description, result_options(noun), magic=run)
 
 
-ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")  # pattern of an assignment operator
+ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:

@@ -32,7 +32,10 @@ _HOST_NAMES: dict[Kind, str] = {"others": "other processes and the system", "out
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """``amount`` is in bytes, ``todo`` is advice on reducing it, and ``note`` is additional information."""
+    """A total or a part in a waterfall chart.
+
+    ``amount`` is in bytes, ``todo`` is advice on reducing it, and ``note`` is additional information.
+    """
 
     label: str
     kind: Kind
@@ -50,7 +53,6 @@ class DeviceExplanation(Serializable):
         device: Name of the device, or ``host``.
         label: Product name of the device.
         steps: Totals in descending order, with the parts between them.
-        notes: Sentences about the values.
     """
 
     device: str

@@ -34,7 +34,6 @@ class SessionRows:
 
     Attributes:
         name: Name of the file, or ``this session``.
-        rows: The rows.
         faults: Messages about invalid parts of the file, which were skipped.
         dropped: Number of older reports that the session has discarded.
     """

@@ -55,11 +55,9 @@ class SearchRoot(NamedTuple):
 
 
 class NamingFunctions:
-    """The functions that return the roots and format stack frames. The IPython extension replaces both functions.
+    """Functions that return the roots of a search and format stack frames. The IPython extension replaces both.
 
-    Attributes:
-        roots: Function that returns the roots at which the search for names starts.
-        label: Function that formats a stack frame, given the file name, the line number and the function name.
+    ``label`` is called with the file name, the line number and the function name of a frame.
     """
 
     def __init__(self) -> None:
@@ -150,7 +148,6 @@ class ReferrerGraph:
         children: The ids of the objects to which each object refers, by the id of the referrer.
         extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
             For example, tensors refer to their gradients, and autograd nodes to their saved tensors.
-        heap, limit: Objects known to the garbage collector, and the time limit of the search.
     """
 
     def __init__(
@@ -271,9 +268,7 @@ class ObjectName:
 
     Attributes:
         parent_id: The id of the referrer; None for a root.
-        label: Label of the reference.
         holder: Name of the holder; empty if the next reference on the path determines it.
-        place: Place of the root.
         graph: Whether the path passes through an autograd graph.
         depth: Length of the path; increased for references that are used only if there is no other name.
     """

@@ -32,8 +32,6 @@ class SourceLine:
     """A line of source code.
 
     Attributes:
-        number: Line number.
-        text: Source code.
         use: Memory usage of the line; None if it neither allocated nor freed memory.
     """
 
@@ -48,7 +46,6 @@ class SourceListing:
 
     Attributes:
         title: Name of the code, such as ``"In [5]"`` or ``"train, In [3]"``.
-        lines: The lines with their memory usage.
     """
 
     title: str
@@ -60,8 +57,6 @@ class DeviceLines(Serializable):
     """Memory usage of one device by line of source code. Sizes are in bytes.
 
     Attributes:
-        device: Name of the device.
-        listings: The listed source code.
         before: Requested bytes in use at the start.
         elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
         end_requested: Requested bytes in use at the end, including freed blocks that are waiting for another stream.
@@ -117,7 +112,6 @@ class PeakLines:
     """The lines of code that allocated the memory in use at the peak of a device.
 
     Attributes:
-        device: Name of the device.
         lines: The lines with the largest amounts, in descending order.
         rest: Total of all other lines.
         rounding: Memory added by rounding up allocation sizes, in bytes.

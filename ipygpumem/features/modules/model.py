@@ -99,14 +99,11 @@ class ModuleTree(Serializable):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
-        device: Name of the device.
-        phases: Phases of the training step.
         parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``.
         rows: Memory usage by module; each module precedes its submodules.
         rounding: Memory added by rounding sizes up, at the peak (None if unknown) and at the end.
         pending: Size of freed blocks that another stream still uses, as a negative number, at the peak and at the end.
         allocated: The allocator's counter of allocated memory, at the peak and at the end.
-        notes: Sentences about the values.
     """
 
     device: str

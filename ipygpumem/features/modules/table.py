@@ -117,9 +117,7 @@ class _FoldedModule:
 
     Attributes:
         name: Name in the parent module, for example ``"attn"``, or ``"0-11"`` for several modules.
-        count: Number of modules.
         row: Total memory usage of the modules; ``temporary`` is the maximum because the peaks are not simultaneous.
-        children: Rows for the submodules.
     """
 
     name: str

@@ -35,7 +35,6 @@ class ModuleCallEvent:
     Attributes:
         module: Index of the module; for a graph, of the module that calls it, or -1 if no module of the model calls it.
         enter: Whether this is the start of the call.
-        thread: Identifier of the thread.
         root: Source file of the thread's outermost frame, which identifies the thread in a recording.
         at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
@@ -62,7 +61,6 @@ class ModuleTracker:
         values: Addresses of the arguments and results of calls to `repeated_modules`, by index in ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
-        phases: Tracker of the phases of the training step.
         problem: Reason why storage addresses are missing; empty if none are missing.
 
     Raises:

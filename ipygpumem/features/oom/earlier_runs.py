@@ -39,7 +39,6 @@ class CellRun:
         code: Source code with all integers replaced by 0.
         values: Values of the integer variables by name, and the integers in the source code by index.
         begin: Position in the sequence of allocation events at which the run started.
-        end: Position at which the run ended.
     """
 
     code: str

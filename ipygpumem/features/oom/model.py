@@ -36,7 +36,6 @@ class FailedAllocation:
     """A failed allocation, and the state of the device at that time. Sizes are in bytes.
 
     Attributes:
-        device: Name of the device.
         requested: The requested size, as rounded by the allocator.
         limit: Maximum memory usage of PyTorch on the device. By default, this is the total memory of the device.
         free: Free memory of the device.

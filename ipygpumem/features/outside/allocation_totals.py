@@ -28,8 +28,6 @@ class AllocationOwner(NamedTuple):
 
     Attributes:
         device: Index of the device.
-        memory: Kind of the memory.
-        library: Name of the library.
         file: Base name of the library's file; empty if it is unknown.
         pooled: Whether the memory belongs to a CUDA memory pool.
     """

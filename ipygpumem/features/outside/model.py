@@ -92,9 +92,7 @@ class LibraryMemory:
     """Memory of one kind that one library allocated and freed during a measurement, in bytes.
 
     Attributes:
-        library: Name of the library.
         file: Base name of the library's file; empty if it is unknown.
-        memory: Kind of the memory.
         change: ``allocated`` minus ``freed``.
         peak: Maximum of ``change`` during the measurement.
         allocated, allocations: Total size and number of the allocations.
@@ -118,12 +116,10 @@ class PoolMemory:
     """Changes in the counters of a memory pool, in bytes. CUPTI's records of a library may include the same memory.
 
     Attributes:
-        name: Name of the memory pool.
         change: Change in reserved memory; None if the pool counts only used memory.
         used: Change in used memory.
         now: Reserved memory at the end, or used memory if ``change`` is None.
         peak: Peak minus the initial value; None unless a new peak was reached during the measurement.
-        grade: Accuracy of the values.
     """
 
     name: str
@@ -139,9 +135,7 @@ class OutsideMemory(Serializable):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
-        device: Name of the device.
         libraries: Memory by library in descending order of the absolute change.
-        pools: Changes in the counters of memory pools.
         peak: Peak device memory of all libraries together, relative to the start; None if there are no records.
         idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
         rest: Change that is not attributed to a library; None if unknown.

@@ -46,11 +46,8 @@ class DeviceUsage:
     """Memory usage of one device, which several processes may share. Sizes are in bytes; unknown values are None.
 
     Attributes:
-        host: Name of the host.
-        uuid: UUID of the device.
         users: Names of the processes that use the device.
         used: Memory in use on the device in the latest reading, including memory that the driver reserves.
-        total: Total memory of the device.
         by_users: Total memory of ``users``, read at the end of the measurement of each process.
         others: Memory of other processes; also None if the readings of ``users`` contradict each other because they
             were taken at different times.
@@ -70,7 +67,6 @@ class RankComparison:
     """Comparison of the peaks of a typical rank and of the rank that deviates most from it, by line of code.
 
     Attributes:
-        outlier: Name of the rank that deviates most.
         typical: Name of the typical rank, which is closest to the median of all ranks.
         outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
         lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.

@@ -43,10 +43,6 @@ class RankInfo(Serializable):
     """Identity of the process that wrote a report. Unknown values are None unless stated otherwise.
 
     Attributes:
-        rank, world: Rank and world size.
-        host, pid: Name of the host, and process ID.
-        version: Version of ipygpumem.
-        devices: Devices of the process.
         clock: Offset of the shared file system's clock from the host's clock, in seconds.
         began: Start of the measurement by the host's clock, in seconds since the Unix epoch; 0 if unknown.
         launch: IDs as pairs (kind, value) that distinguish this launch of the ranks from other launches.
@@ -78,7 +74,6 @@ class RankPeak:
     Attributes:
         device: Device index.
         requested: Requested memory at the peak, in bytes.
-        events: Number of recorded events.
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         lines: Lines of code that allocated the most memory in use at the peak, in descending order of size.
         rest: Total size of the allocations by all other lines.

@@ -22,8 +22,7 @@ _MAX_SAMPLED_CELLS = 200  # maximum number of cells whose samples are stored, ea
 class MultiCellRecording(Collector):
     """A recording across cells, from ``%gpumem record start`` to ``%gpumem record stop``.
 
-    Attributes:
-        recorder: The recorder; None if no recording is running.
+    ``recorder`` is None if no recording is running.
     """
 
     section = "recording"

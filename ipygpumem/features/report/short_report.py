@@ -25,7 +25,6 @@ class FormattedValue:
 
     Attributes:
         kind: Kind of the value, which determines its color.
-        text: The text.
         grade: Accuracy of the value, which is shown as a tooltip; None for no tooltip.
     """
 
@@ -57,7 +56,7 @@ _NO_CHANGE = FormattedValue("", "no change")
 
 
 class ShortReport:
-    """A row for each device whose memory usage changed, followed by notes."""
+    """The short form of a report: a row for each device whose memory usage changed, followed by notes."""
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)

@@ -45,7 +45,7 @@ class Plot:
         return (self.pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=2)
 
     def mib(self, color, column):
-        """Return the height of a color in a column of pixels in MiB."""
+        """Return the height of a color in a column of pixels, converted to MiB."""
         return float(self.mask(color)[:, column].sum()) * self.panel.limit / HEIGHT / MIB
 
 

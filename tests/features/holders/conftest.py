@@ -28,12 +28,12 @@ class TensorSearch:
 
     @staticmethod
     def distant_roots(*names):
-        """Return roots that a search from the variables does not read: all modules but those with these names."""
+        """Return roots that a search from the variables does not read: all modules except those with these names."""
         modules = [module for name, module in sys.modules.items() if name not in names]
         return [SearchRoot("", vars(module), "module", "names", distant=True) for module in modules]
 
     def result(self, variables, *roots, threads=False, limit=300.0, **options):
-        """Search from these variables. ``limit`` is a timeout in seconds, which is long enough for a busy machine."""
+        """Return the result of a search from these variables. ``limit`` is a timeout in seconds for a busy machine."""
         roots = [SearchRoot("", variables, "variable", "names"), *roots]
         return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 

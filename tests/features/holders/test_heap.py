@@ -1,4 +1,4 @@
-"""The search copes with objects that the garbage collector does not list, and with its time limit."""
+"""The search finds objects that the garbage collector does not list, and observes its time limit."""
 
 from __future__ import annotations
 

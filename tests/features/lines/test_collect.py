@@ -129,7 +129,7 @@ def test_backward_pass_is_attributed_to_waiting_line(gpu, monkeypatch):
 
 
 class ReleasingFunction(torch.autograd.Function):
-    """A function whose backward pass frees blocks, some of which it allocates."""
+    """A function whose backward pass allocates a block, and then frees all ``blocks``."""
 
     @staticmethod
     def forward(ctx, x, gpu, blocks):

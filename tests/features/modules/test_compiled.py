@@ -134,7 +134,10 @@ def compiled_autograd(compile_code):
 
 @pytest.fixture
 def compile_code():
-    """Pause the garbage collector: Dynamo counts the frames of functions in `gc.callbacks`, such as Hypothesis's."""
+    """Return `torch.compile` with the backend "eager", and pause the garbage collector.
+
+    Dynamo counts the frames of functions in `gc.callbacks`, such as Hypothesis's.
+    """
     torch._dynamo.reset()
     gc.disable()
     yield functools.partial(torch.compile, backend="eager")

@@ -123,7 +123,7 @@ def test_number_of_failures_and_searches_is_limited(listening, monkeypatch):
 
 
 def halving(function, size=1024):
-    """Call a function with half the size until there is enough memory, as accelerate's `find_executable_batch_size`."""
+    """Call a function with half the size until memory suffices, like accelerate's `find_executable_batch_size`."""
     while True:
         if size == 0:
             raise RuntimeError("No executable batch size found, reached zero.")

@@ -1,4 +1,4 @@
-"""``ipygpumem ranks DIRECTORY``."""
+"""Tests of ``ipygpumem ranks DIRECTORY``."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Campaign:
 
 
 def _devices() -> list[str]:
-    """Return the names of the GPUs, read in another process, so that this one has no CUDA context."""
+    """Return the names of the GPUs. They are read in another process, so that this process has no CUDA context."""
     code = "import torch; [print(torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return completed.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""Comparing the records of a program with and without the extension, and checking its known answers."""
+"""Compare the records of a program with and without the extension, and check its known answers."""
 
 from __future__ import annotations
 

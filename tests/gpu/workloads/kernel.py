@@ -1,4 +1,4 @@
-"""Running a program in a new kernel, and collecting everything that a user of the notebook can observe."""
+"""Run a program in a new kernel, and collect everything that a user of the notebook can observe."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class KernelDiedError(Exception):
 
 
 def environment(program: Program, slot: int, directory: str) -> dict[str, str]:
-    """Return the environment of a process that runs a program: as many GPUs as it needs, and no model downloads."""
+    """Return the environment of a process that runs a program.
+
+    The program sees as many GPUs as it needs, and cannot download models.
+    """
     visible = os.environ.get("WORKLOAD_GPUS", "").split(",")
     first = slot % len(visible) if program.gpus == 1 else 0
     return {

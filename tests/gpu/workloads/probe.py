@@ -101,7 +101,7 @@ def state():
 
 
 def observe(namespace, target, search=False):
-    """Write everything that can be observed to a file; ``search`` includes the holders of memory."""
+    """Write a file with everything that can be observed. If ``search`` is true, this includes the holders of memory."""
     import torch
 
     loaded = sys.modules.get("ipygpumem")

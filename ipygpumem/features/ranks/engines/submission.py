@@ -22,7 +22,6 @@ class EngineSubmission:
     """Code that one notebook cell submitted to several engines.
 
     Attributes:
-        code: The code.
         cell: Index of the notebook cell.
         replies: Reply of each engine, an ``ipyparallel.AsyncResult``, by engine ID.
         reported: IDs of the finished engines that the merged report already includes.
