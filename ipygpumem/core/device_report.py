@@ -48,7 +48,7 @@ class DeviceReport(Serializable):
     Attributes:
         before, after: Readings at the start and at the end of the measurement.
         high: Peaks of the allocator counters; None if they could not be read.
-        sampled: Lower bound on peak memory outside PyTorch; None if no bound from a sample exceeds both readings.
+        sampled: Lower bound on peak memory outside PyTorch; None unless it exceeds both readings by more than 16 MiB.
         unsampled: Reason why samples are missing; empty if none are missing.
     """
 
@@ -175,9 +175,10 @@ class DeviceReport(Serializable):
         return difference(self.before.retries, self.after.retries) or 0
 
     def has_changed(self, minimum: int) -> bool:
-        """Return whether this process changed its memory usage by at least ``minimum`` bytes, or an allocation failed.
+        """Return whether this process changed its memory usage by at least ``minimum`` bytes.
 
-        If per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
+        The result is also true if an allocation failed, or succeeded only after PyTorch had released its cache. If
+        per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
         """
         same_peak = self.high is None or self.high.allocated == self.before.allocated
         if same_peak and self.sampled is None and minimum > 0 and _compared(self.before) == _compared(self.after):

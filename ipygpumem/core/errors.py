@@ -57,7 +57,7 @@ class RecordingError(IpyGpuMemError):
 
 
 class ReportError(IpyGpuMemError):
-    """Raised if a file or dict does not contain valid reports. The message states the position of the first error."""
+    """Raised if a file or dict does not contain valid reports. The message states where the first error is."""
 
 
 class SnapshotError(IpyGpuMemError):

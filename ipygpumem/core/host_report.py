@@ -24,7 +24,8 @@ class HostReport(Serializable):
 
     Attributes:
         before, after: Readings at the start and at the end of the measurement.
-        profiled: Whether torch.profiler was running. Its records use host memory, so the values are then upper bounds.
+        profiled: Whether torch.profiler was running. Its records use resident memory, so the changes in resident memory
+            are then upper bounds.
     """
 
     before: HostReading
@@ -53,7 +54,11 @@ class HostReport(Serializable):
 
     @property
     def exact(self) -> bool:
-        """Whether `peak` is exact: the recorded peak rose, or was not higher than the resident memory at the start."""
+        """Whether `peak` is exact.
+
+        It is exact if torch.profiler was not running, and the recorded peak rose or was not higher than the resident
+        memory at the start.
+        """
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss

@@ -29,9 +29,9 @@ class Accuracy:
     """Accuracy of a reported value.
 
     Attributes:
-        trust: ``exact``, ``derived`` (computed from exact values that were read at different times), ``bound`` (an
-            upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only of this
-            process), or ``unknown`` (the value is None).
+        trust: ``exact``, ``derived`` (computed from other values, which may have been read at different times),
+            ``bound`` (an upper bound), ``sampled`` (a lower bound), ``device`` (the value of the whole device, not only
+            of this process), or ``unknown`` (the value is None).
         reason: Origin of an exact value, or the reason why the value is not exact.
     """
 

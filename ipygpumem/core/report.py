@@ -125,7 +125,8 @@ class Report(Serializable):
         modules: Memory by module, for each device, if requested.
         libraries: Memory outside PyTorch by library, for each device, if requested.
         profile: Trace and timeline; None if there are none.
-        neighbours: Other processes whose memory changed.
+        neighbours: Other processes on the devices, with the changes in their memory. In a report that is created only
+            because of the settings, only processes whose memory changed.
         code: First line of the code, redacted and truncated.
     """
 

@@ -152,7 +152,7 @@ class Reports(Sequence["Report"]):
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per report and device.
 
-        Sizes are in bytes and have dtype Int64. Unknown values are NA.
+        Sizes are in bytes and have dtype Int64. Unknown values are NA. ``time`` contains timestamps in UTC.
 
         Raises:
             OptionError: pandas is not installed.
@@ -160,7 +160,9 @@ class Reports(Sequence["Report"]):
         return data_frame(self.rows())
 
     def to_csv(self, path: _Path | None = None) -> str | None:
-        """Write the rows of `to_pandas` to a CSV file, or return the CSV text if ``path`` is None.
+        """Write one row per report and device to a CSV file, or return the CSV text if ``path`` is None.
+
+        ``time`` is in seconds since the Unix epoch. Unknown values are empty.
 
         Raises:
             OptionError: The file cannot be written.
@@ -182,7 +184,7 @@ class Reports(Sequence["Report"]):
         return _write_or_return(f"[{items}\n]\n", path, "reports.json")
 
     def to_parquet(self, path: _Path) -> None:
-        """Write the rows of `to_pandas` to a Parquet file.
+        """Write one row per report and device to a Parquet file. ``time`` is in seconds since the Unix epoch.
 
         Raises:
             OptionError: The file cannot be written or pyarrow is not installed.

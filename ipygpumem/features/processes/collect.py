@@ -37,8 +37,8 @@ class Processes(TableRepr, tuple[DeviceProcesses, ...]):
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     """List the processes on the devices with their memory usage, user and command line.
 
-    For processes of other users, the program name replaces the command line. If CUDA is not initialized, all devices
-    of the machine are listed, and ``device`` refers to device indices as shown by nvidia-smi.
+    For processes of other users, the program name replaces the command line. If CUDA is not initialized, the
+    devices are those of the machine, and ``device`` refers to their indices as shown by nvidia-smi.
 
     Args:
         device: Names or indices of the devices (``"cuda:0"``, 0), or None for all devices.
