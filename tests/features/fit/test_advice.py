@@ -22,15 +22,13 @@ from ipygpumem.features.fit.advice.model_blocks import ModelBlockName, block_exp
 from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.features.fit.step_runner import StepRunner
 from ipygpumem.snapshot.scaling.edits import ModuleCall
-from ipygpumem.sources.storages import StorageInspector
 
 SIZE = 32
 
 
 @pytest.fixture(autouse=True)
-def located(allocations, monkeypatch):
+def no_contexts(allocations, monkeypatch):
     monkeypatch.setattr(StepRunner, "contexts", ())
-    monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *args: allocations.storage_locations(*args))
 
 
 @pytest.fixture

@@ -238,8 +238,8 @@ def test_workspaces_of_convolutions_grow_like_images(allocations, fake_gpu, size
     assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
     assert not result.refusal
     assert result.probes[-1].role == "verification"
-    size = result.recommended // 2
-    assert result.predict(size) == pytest.approx(measured(step, size), rel=0.001)
+    assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.001)
+    assert torch.cuda.memory_stats()["num_ooms"] == torch.cuda.memory_stats()["num_alloc_retries"] == 0
 
 
 def test_smaller_runs_if_no_larger_run_is_allowed(allocations, fake_gpu):

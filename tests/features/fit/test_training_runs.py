@@ -16,7 +16,6 @@ from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.step_code import function_step
 from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedRecording
-from ipygpumem.sources.storages import StorageInspector
 
 
 class OwnOptimizer(torch.optim.Optimizer):
@@ -86,9 +85,8 @@ class Scale(nn.Module):
         return functional.hardtanh(x * self.weight)  # a fast function that saves its argument
 
 
-def test_gradients_to_which_later_steps_add(allocations, monkeypatch):
+def test_gradients_to_which_later_steps_add(allocations):
     """The first step creates gradients in cached memory, which is then split, so that a kept output needs a segment."""
-    monkeypatch.setattr(StorageInspector, "storage_locations", lambda _, *args: allocations.storage_locations(*args))
     model = nn.Sequential(*[Scale() for _ in range(6)])
     kept = []
 
