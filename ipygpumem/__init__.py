@@ -100,7 +100,6 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public object on first use."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 

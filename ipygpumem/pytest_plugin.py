@@ -79,7 +79,6 @@ def gpumem_limit(peak: Any = None, *, held: Any = None, outside: Any = None, hos
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Tests are measured only if they have a limit or ``--gpumem`` is set."""
     limits = _limits(item)
     if not limits and not item.config.getoption("gpumem"):
         yield

@@ -63,7 +63,6 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def _contains_snapshot(path: Path) -> bool:
-    """The file may be compressed, and its name is ignored."""
     import lzma
     import zlib
 

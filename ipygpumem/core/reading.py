@@ -49,7 +49,6 @@ class Accuracy:
 
 @lru_cache(maxsize=256)
 def make_accuracy(trust: Trust, reason: str = "") -> Accuracy:
-    """The result is cached, because thousands of reports contain the same few combinations."""
     return Accuracy(trust, reason)
 
 

@@ -195,7 +195,6 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
 
 
 def _redact_option(word: str) -> tuple[str, str]:
-    """Return ``(text, name)``: the redacted option, and the option's name if the next word may be its value."""
     match = _OPTION.fullmatch(word[:MAX_WORD_LENGTH])
     if match is None or _is_random(match[1]):
         return ("--", "") if word == "--" else (_REDACTED, "")

@@ -38,7 +38,7 @@ PASSWORD_PROGRAM = re.compile(
 )
 """Pattern of programs with short options for passwords that other programs use for ordinary values."""
 PASSWORD_OPTION = re.compile(r"(?<![^\s\"'])-[aAkKNwWxX]")
-"""Pattern of these options, as in ``redis-cli -a PASSWORD``."""
+"""Pattern of short options for passwords, as in ``redis-cli -a PASSWORD``."""
 _PASSWORD_CALL = re.compile(
     r"\b((mariadb|MySQLdb|oracledb|cx_Oracle|psycopg2?|pymssql|pymysql)\.connect|communicate|Fernet|Git[hl][au]b"
     r"|OAuthHandler|sendline|TeleBot|TelegramClient)\("

@@ -65,7 +65,6 @@ class EventLookup:
         return int(self._last[count - 1]) if count > 0 else -1
 
     def events(self, positions: Sequence[EventPosition]) -> NDArray[np.int64]:
-        """Return the result of `event` for each position."""
         return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))
 
 
@@ -169,7 +168,6 @@ class CompiledCode:
         """Index of the innermost generated frame of each stack; -1 if there is none."""
 
     def operations(self, graph: CompiledGraph, stack: int) -> list[GraphNode]:
-        """Return the operations whose allocations have this stack; an empty list if they are unknown."""
         frame = int(self.frame_of_stack[stack])
         return [] if frame < 0 else _operations(graph, self._stacks.frames[frame])
 

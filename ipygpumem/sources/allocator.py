@@ -85,7 +85,7 @@ class _InductorPlaceholder:
 
 @contextlib.contextmanager
 def without_inductor() -> Iterator[None]:
-    """Prevent PyTorch from importing ``torch._inductor`` to format stacks, which takes seconds, in a ``with`` block."""
+    """Prevent PyTorch from importing ``torch._inductor``, which takes seconds, when it formats stacks in the block."""
     namespace = vars(sys.modules["torch"])
     replacement = None if "_inductor" in namespace else _InductorPlaceholder()
     if replacement is not None:
@@ -118,7 +118,6 @@ def memory_limit(index: int) -> int | None:
 
 
 def uses_expandable_segments() -> bool:
-    """Memory in expandable segments is not allocated with cudaMalloc."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if "expandable_segments:true" in settings.replace(" ", "").lower():
         return True
@@ -213,7 +212,6 @@ class AllocatedBlocks:
         return unnamed / max(sum(block.size for block in self.blocks if is_wanted(block.device)), 1)
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address is in a segment of PyTorch's allocator, in an allocated or a free block."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 

@@ -237,7 +237,6 @@ class Device:
         return process
 
     def reading(self, driver: DriverValues, counters: AllocatorStatistics | None, torch_why: str) -> DeviceReading:
-        """Equal values are shared with earlier readings."""
         allocator: tuple[Any, ...] = (None,) * 5
         if counters is not None:
             allocator = (counters.now, *counters[2:6])  # inactive_split, retries, ooms and rejections

@@ -50,7 +50,6 @@ class DeviceMonitor:
             self._callbacks.remove(callback)
 
     def find_devices(self) -> Any | None:
-        """Return the torch module, or None if CUDA is not initialized."""
         torch = pytorch.initialized_torch()
         if torch is not None and not self.devices:
             try:

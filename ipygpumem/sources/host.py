@@ -156,12 +156,10 @@ class ProcessInfoCache:
         return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
-        """The result is in descending order of memory usage."""
         processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """Return the process and whether it is still running, although it no longer uses the device."""
         process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 

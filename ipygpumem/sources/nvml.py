@@ -93,7 +93,6 @@ class Nvml:
         return str(self._call("nvmlSystemGetDriverVersion"))
 
     def handles(self) -> tuple[tuple[str, Any], ...]:
-        """Return the product name and handle of every device that NVML lists, in NVML's order."""
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
         return tuple((str(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
@@ -144,7 +143,6 @@ class Nvml:
         return bool(attempt(lambda: self._call("nvmlDeviceGetAccountingMode", handle)))
 
     def highest(self, handle: Any, pid: int) -> int | None:
-        """Return the peak memory usage of a process in bytes, as recorded in accounting mode; None if unknown."""
         stats = attempt(lambda: self._call("nvmlDeviceGetAccountingStats", handle, pid))
         return None if stats is None else int(stats.maxMemoryUsage)
 

@@ -95,7 +95,6 @@ class StorageInspector:
 
     @contextlib.contextmanager
     def without_overrides(self) -> Iterator[None]:
-        """Disable warnings and, in this thread, the overrides of tensor subclasses."""
         c_module = self._torch._C
         with preserve_shown_warnings(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -238,7 +238,6 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Only the first nine digits are used."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
         raise OptionError(f"the value must be a positive integer, got {text!r}")
     return int(text[:9])

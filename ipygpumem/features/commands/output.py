@@ -38,7 +38,6 @@ def print_json(value: Any) -> None:
 
 @contextlib.contextmanager
 def progress(operation: str) -> Iterator[None]:
-    """The elapsed time is shown only after one second, and only in a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return

@@ -28,6 +28,18 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment(Serializable):
+    """Software versions, devices and the accuracy of measured values on this machine.
+
+    Attributes:
+        packages: Versions of packages; None for a package that is not installed.
+        torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
+        cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch has not been imported.
+        nvml: Reason why NVML is unavailable; None if it is available.
+        devices: Product name and total memory in bytes of each device listed by NVML.
+        mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason.
+        accuracy: Tuple ``(trust, reason)``, as in `Accuracy`, by kind of value.
+    """
+
     python: str
     system: str
     packages: dict[str, str | None]

@@ -30,6 +30,11 @@ _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes th
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Serializable):
+    """Explanation of the memory usage, displayed as tables with bars.
+
+    ``devices`` contains an item for each device that this process uses or, without a GPU, one item for host memory.
+    """
+
     devices: tuple[DeviceExplanation, ...]
     note: str = ""
 

@@ -35,6 +35,8 @@ _PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 @dataclass(frozen=True, slots=True)
 class NamedMemory:
+    """Memory of one library or memory pool outside PyTorch. ``amount`` is in bytes."""
+
     name: str
     amount: int
     grade: Accuracy

@@ -59,7 +59,6 @@ def _delete_output(shell: Any, number: int) -> None:
 
 
 def _delete_latest(shell: Any, name: str) -> None:
-    """If the user has assigned a value to the name, this value is kept."""
     output = vars(shell.displayhook)[name]
     for namespace in (shell.user_ns, shell.user_ns_hidden):
         if name in namespace and namespace[name] is output:

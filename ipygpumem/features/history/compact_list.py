@@ -105,7 +105,6 @@ class CompactList(Generic[_Item]):
         raise IndexError("list index out of range")
 
     def __setitem__(self, index: int, item: _Item) -> None:
-        """``index`` is negative and refers to one of the newest items, which are never compressed."""
         self._entries[index] = item
 
     def _items(self, entry: Any) -> list[_Item]:

@@ -70,7 +70,6 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
 
 
 def _add_fault(faults: list[str], message: str) -> None:
-    """Append a message unless there are too many. A small file can contain millions of invalid reports."""
     if len(faults) < _MAX_FAULTS:
         faults.append(message)
     elif len(faults) == _MAX_FAULTS:

@@ -79,7 +79,6 @@ def exception_roots() -> list[SearchRoot]:
 
 
 def module_roots(roots: Sequence[SearchRoot]) -> list[SearchRoot]:
-    """Return roots for the namespaces of imported modules not in ``roots``: the user's modules, then libraries."""
     seen_ids = {id(root.value) for root in roots}
     user_modules: list[SearchRoot] = []
     libraries: list[SearchRoot] = []

@@ -71,7 +71,6 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
 
 
 def _groups(holder: Holder) -> list[list[Storage]]:
-    """Storages kept alive by autograd graphs form separate groups. The largest group is first."""
     groups: dict[tuple[str, bool], list[Storage]] = {}
     for storage in holder.parts:
         groups.setdefault((storage.name, storage.graph), []).append(storage)

@@ -132,7 +132,6 @@ class TrackedObjects:
                 self._read_large()
 
     def release(self) -> None:
-        """Frames may still refer to the objects until the next garbage collection."""
         for references in (self.objects, self._by_role, self._pending, self._arrays, self._large):
             references.clear()
 

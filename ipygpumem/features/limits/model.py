@@ -61,7 +61,6 @@ class MemoryLimits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Return the exceeded limits, and notes on the limits that could not be checked."""
         excesses: list[ExceededLimit] = []
         notes: list[str] = []
         for where, kind, amount, limit, accuracy in self._values(report):

@@ -28,7 +28,6 @@ def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]
 
 
 def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[AllocationSite, ...]:
-    """Return the lines whose allocations increased the memory usage of a device to its peak."""
     peak = snapshot.peak(device)
     timeline = peak.live.timeline
     rows = peak.live.rows[timeline.allocations.start[peak.live.rows] == peak.event]

@@ -24,7 +24,6 @@ _CONTEXT_LINES = 3
 
 
 def line_table(device: DeviceLines) -> Table:
-    """Bars show the memory usage after each line (dark) and the peak (light)."""
     scale = max(device.peak_requested, 1)
     rows: list[TableRow] = []
     for listing in device.listings:
@@ -47,7 +46,6 @@ def line_table(device: DeviceLines) -> Table:
 
 
 def _source_rows(lines: Sequence[SourceLine], scale: int) -> Iterator[TableRow]:
-    """A long listing contains only lines near allocations and frees."""
     dedented = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
     used_lines = [index for index, line in enumerate(lines) if line.use is not None]
     near = {index + offset for index in (0, *used_lines) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}

@@ -39,13 +39,15 @@ _ATTEMPTS = 2
 
 
 class MemoryPoller:
+    """Poller that neither raises exceptions nor creates a CUDA context."""
+
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
         self._other_processes: dict[int, tuple[int, int, float]] = {}
         """The latest reading of NVML's process list as a tuple ``(others, outside, time)``, by device index."""
 
     def read(self) -> Reading:
-        """Faster than `DeviceMonitor.read`, but returns fewer values."""
+        """This method is faster than `DeviceMonitor.read`, but reads fewer values."""
         torch = pytorch.initialized_torch()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():

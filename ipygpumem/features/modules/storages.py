@@ -163,7 +163,6 @@ class ModelStorages:
                 self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:
-        """If ``states`` is true, the storages of optimizer state are included."""
         self._update()
         with self.types.without_overrides():
             return list(self._addresses(states=states))

@@ -56,7 +56,6 @@ class EarlierRuns:
         self._begin: EventPosition = {}
 
     def begin(self, recorder: AllocationRecorder | None) -> None:
-        """Discard the runs if they were recorded by another recorder."""
         if recorder is not self._recorder:
             self._runs.clear()
             self._recorder = recorder
@@ -80,7 +79,6 @@ class EarlierRuns:
         variables: Mapping[str, Any],
         time: ReplayTimeLimit,
     ) -> str:
-        """Return a sentence on the largest size, such as a batch size, that would have fit; empty if it is unknown."""
         failed_run = self._run(source, variables, {})
         reserved = None if failure.reading is None else failure.reading.reserved
         if self._recorder is None or reserved is None or not self._runs or not time.allows(0):
@@ -143,7 +141,8 @@ _MAX_STATEMENTS, _MAX_LENGTH = 4, 120
 _SIZES = range(2, 1 << 20)
 _SMALLEST_RANGE = 8
 _NESTED = (ast.For, ast.While, ast.If, ast.Try)
-"""Compound statements whose inner statements can run separately. ``with`` can change the memory usage."""
+"""Compound statements whose inner statements can run separately. ``with`` is excluded, because it can change the memory
+usage."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 
 

@@ -234,7 +234,6 @@ class OomRecording:
             recorder.stop()
 
     def save(self, holders: Holders | None = None) -> str:
-        """Return a message, which is empty if no history is recorded."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1

@@ -56,7 +56,7 @@ class OutsideCollector(Collector):
                 self._problem = str(error)
 
     def stop(self) -> None:
-        """Also called if the measurement could not be started."""
+        """This method is also called if the measurement could not be started."""
         if os.getpid() != self._pid:
             return
         if not self._after:

@@ -159,7 +159,10 @@ class CuptiRecorder:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """Must be called between `acquire` and `release`. Raises `CuptiError` if CUPTI's records cannot be read."""
+        """This method must be called between `acquire` and `release`.
+
+        Raises `CuptiError` if CUPTI's records cannot be read.
+        """
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()

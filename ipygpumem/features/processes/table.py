@@ -35,7 +35,6 @@ def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -
 
 
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
-    """The rows follow the row with the total of other processes."""
     processes: dict[str, list[_Process]] = {}
     for change in report.neighbours:
         process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
@@ -44,7 +43,6 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
-    """The rows follow the row with the total of other processes."""
     rows = {name: [(process.title, (process.amount,), "") for process in users] for name, users in processes.items()}
     return _with_rows(tables, rows, lambda usage: (usage_text(usage),))
 

@@ -85,7 +85,6 @@ class ProfileCollector(Collector):
         return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileSummary:
-        """The summary includes error messages of files that were not written."""
         from ipygpumem.features.profile.model import ProfileSummary
 
         began = time.perf_counter()

@@ -31,7 +31,7 @@ def read_flow(result: Any) -> DataFlow:
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Read only allocations and frees, for profiles that `read_flow` cannot read. Can also cause any exception."""
+    """Read only allocations and frees, for profiles that `read_flow` cannot read. Any exception can be raised."""
     events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
@@ -104,7 +104,7 @@ class _EventTreeReader:
         return list(operators.values())
 
     def _index_of(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """Return the index of a tensor, and add it if it is new. Return None if its storage was not identified."""
+        """Return the index of a tensor, which is added if it is new. Return None if its storage was not identified."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device

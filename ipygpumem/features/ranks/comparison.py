@@ -97,7 +97,7 @@ def spread_of(metric: str, rows: Iterable[tuple[str, ReportRow]], at_least: int 
 
 
 def spreads(rows: Iterable[RankRow]) -> list[Spread]:
-    """Values that are known in fewer than two rows are omitted, and ``host_peak`` if all rows are for the host."""
+    """Values that fewer than two rows contain are omitted. If all rows are for the host, ``host_peak`` is omitted."""
     known_rows = [(result.name, row) for result, row in rows if row is not None]
     host_only = all(row.device == HOST for _, row in known_rows)
     metrics = [metric for metric in METRICS if not (host_only and metric == "host_peak")]  # the same as peak

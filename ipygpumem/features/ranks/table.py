@@ -182,7 +182,6 @@ def join_names(names: Sequence[str], role: str = "") -> str:
 
 
 def names_by_text(pairs: Iterable[tuple[str, str]], role: str = "") -> dict[str, str]:
-    """``pairs`` contains tuples (text, name). The names for each text are joined with `join_names`."""
     names = defaultdict(list)
     for text, name in pairs:
         names[text].append(name)

@@ -33,7 +33,6 @@ class MultiCellRecording(Collector):
         self.recorder: AllocationRecorder | None = None
 
     def start(self, options: RecordingOptions) -> str:
-        """Return a message for the user. Raises `RecordingError` if recording is not possible."""
         if self.recorder is not None:
             raise RecordingError("a recording is already running; to stop it, run %gpumem record stop")
         recorder = AllocationRecorder(self._runtime, options)

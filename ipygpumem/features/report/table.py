@@ -64,7 +64,6 @@ def _sections(report: Report, *, include_outside: bool = True) -> list[Table]:
 
 
 def report_tables(report: Report) -> list[Table]:
-    """Rows that are zero and unchanged are omitted."""
     used_devices = [device for device in report.devices.values() if device.after.context or device.before.context]
     tables = [*map(_device_table, used_devices), _host_table(report.host)]
     tables = with_change_rows(tables, report)
@@ -144,7 +143,6 @@ def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
 
 
 def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
-    """Return a table for each device that this process uses, and a table for the host."""
     tables = []
     for device in reading.devices.values():
         if not device.context:

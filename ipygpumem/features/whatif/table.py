@@ -21,7 +21,6 @@ _CAUSES = {
 
 
 def comparison_table(result: SettingsComparison) -> Table:
-    """The recorded settings are followed by the alternatives from best to worst."""
     within = [] if result.limit is None else [f"within {_range(*result.limit)}"]
     header = ["reserved peak", "change", "smallest limit", *within]
     if result.reached_limit:

@@ -51,7 +51,7 @@ class EngineSubmission:
         return bool(new)
 
     def wait_for_output(self) -> None:
-        """Wait up to one second, because the data of an engine arrive separately from its reply."""
+        """Wait up to one second for the data of the engines, which arrive separately from their replies."""
         wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
