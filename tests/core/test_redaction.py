@@ -547,7 +547,7 @@ def test_secrets_in_a_command_line():
     words = ["app", "--api-key", "abc", "--token=def", "HF_TOKEN=ghi", "--lr=1", "https://me:pass@host/x", "-n", "5"]
     expected = "app --api-key *** --token=*** *** --lr=1 https://***@host/x -n 5"
     assert redact_command(words) == expected
-    assert redact_command([" ".join(words)]) == expected, "a process title"
+    assert redact_command([" ".join(words)]) == expected, "the words of a process title are redacted, too"
     assert redact_command(["app", "ab" * 250]) == f"app {'ab' * 97}a…"
     assert redact_command(["env", "HF_TOKEN=ghi", "-n", "5"]) == "env HF_TOKEN=*** -n 5"
 

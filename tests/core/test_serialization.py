@@ -100,7 +100,7 @@ LISTED = report(end=after(listed=((7, 5), (8, None))))
     "original", [FULL, LISTED, report(), report(peak=None), report(exact=False, success=None, cell=None)]
 )
 def test_report_round_trip(original):
-    assert "[7, 5]" not in original.to_json(), "process IDs of other users"
+    assert "[7, 5]" not in original.to_json(), "process IDs of other users are not written"
     assert Report.from_dict(plain_data(original)) == original
     assert pickle.loads(pickle.dumps(original)) == original
 

@@ -20,14 +20,14 @@ def test_user_modes_are_unchanged_and_have_no_effect(fake_gpu):
     torch.cuda.init()
     calls = []
 
-    class Loud(torch.overrides.TorchFunctionMode):
+    class RecordingMode(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, arguments=(), options=None):
             calls.append(function)
             return function(*arguments, **(options or {}))
 
     torch.set_default_dtype(torch.float64)
     try:
-        with Loud(), torch.inference_mode():
+        with RecordingMode(), torch.inference_mode():
             assert run_first_kernels(torch, 0) == ""
             assert torch.is_inference_mode_enabled()
         assert torch.get_default_dtype() == torch.float64

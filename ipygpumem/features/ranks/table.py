@@ -31,8 +31,8 @@ _STATES = {
     "absent": "not monitored",
 }
 _SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Durations are similar if the longest is at most this factor times the median, or if their difference in seconds is
-less than this value."""
+"""Durations are similar if the longest is at most ``_SIMILAR_TIMES`` times the median, or if the difference between the
+longest and the shortest is less than ``_SHORT_TIME`` seconds."""
 
 
 def ranks_tables(

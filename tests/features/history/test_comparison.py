@@ -89,4 +89,4 @@ def test_number_of_earlier_runs():
     after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
     assert pair_rows(changed_rows(before), changed_rows(after))[1] == (1, 2)
     without_ids = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
-    assert pair_rows(changed_rows(before), changed_rows(without_ids))[1] == (0, 1), "cells match by number"
+    assert pair_rows(changed_rows(before), changed_rows(without_ids))[1] == (0, 1), "cells are matched by number"

@@ -40,7 +40,7 @@ def test_each_report_is_written_at_once(tmp_path):
     reports.append(cell(1))
     reports.log = path
     assert reports.log == str(path)
-    assert not path.exists(), "earlier reports are not written to it"
+    assert not path.exists(), "earlier reports are not written to the log"
     for number in (2, 3):
         reports.append(cell(number))
         assert list(load_reports(path)) == list(reports)[1:]

@@ -30,7 +30,7 @@ def test_lookup_by_cell():
     assert list(reports) == [first, second, second_rerun]
     assert (len(reports), reports[-1], reports[:2]) == (3, second_rerun, [first, second])
     assert reports.cell(1) is first
-    assert reports.cell(2) is second_rerun, "the newest"
+    assert reports.cell(2) is second_rerun, "the newest report of the cell"
     assert reports.cell("a") is second_rerun
     assert reports.cell("b") is second
     for key in (7, "z"):

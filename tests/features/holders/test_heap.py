@@ -48,7 +48,7 @@ def test_frozen_objects_are_found(search, monkeypatch):
     assert storage.info.name == 'model["weights"][0]'
     assert result.complete
     assert len(requests) > 100
-    assert not any(requests), "see the next test"
+    assert not any(requests), "test_asyncio_referents_are_not_requested explains why"
     monkeypatch.setattr(tracked_objects, "_MIN_OBJECTS", 0)
     assert not search.result(variables, limit=0.0).complete
 

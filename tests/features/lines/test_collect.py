@@ -47,7 +47,7 @@ def test_each_line_of_block_and_function(gpu):
     assert (use.allocated, use.allocations) == (60 * MIB, 6)
     assert (use.freed, use.frees) == (30 * MIB, 3)
     assert (use.after, use.peak) == (35 * MIB + 100, 45 * MIB + 100)
-    assert use.kept == 20 * MIB, "the next line frees one of the three"
+    assert use.kept == 20 * MIB, "the next line frees one of the three blocks"
     use = block["gpu.free(tensors.pop())"]
     assert (use.freed, use.frees, use.peak) == (10 * MIB, 1, None), "no peak for a line that does not allocate"
     assert block["tensors = []"] is None
@@ -120,7 +120,7 @@ def test_backward_pass_is_attributed_to_waiting_line(gpu, monkeypatch):
         loss = gpu.alloc(MIB)
         x.sum().backward()
         gpu.free(loss)
-    assert torch.autograd._engine_run_backward is engine, "restored"
+    assert torch.autograd._engine_run_backward is engine, "the function is restored"
     lines = lines_of(m.report, "measure()")
     use = lines["x.sum().backward()"]
     assert (use.allocated, use.freed, use.peak, use.kept) == (12 * MIB, 4 * MIB, 13 * MIB, 8 * MIB)

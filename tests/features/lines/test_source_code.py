@@ -150,10 +150,12 @@ def test_functions_around_lines():
     def names(*lines):
         return [(region.name, region.first, region.last) for region in enclosing_functions("cell", lines, TEXTS)]
 
-    assert names(5) == [("first", 2, 8)], "the outermost function, with its decorator"
+    assert names(5) == [("first", 2, 8)], "the region includes the decorator"
     assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
     assert names(16, 1, 99) == []
-    assert enclosing_functions("cell", [1], SourceCode({"cell": "def ("})) == [], "invalid syntax"
+    assert enclosing_functions("cell", [1], SourceCode({"cell": "def ("})) == [], (
+        "files with invalid syntax contain no functions"
+    )
 
 
 def test_with_statement():

@@ -318,11 +318,11 @@ def test_hooks_cause_no_graph_break_and_no_recompilation():
 def test_failing_step_leaves_no_hook(traffic):
     model = make()
 
-    class Fails(nn.Module):
+    class FailingModule(nn.Module):
         def forward(self, x):
             raise ZeroDivisionError
 
-    model.append(Fails())
+    model.append(FailingModule())
     with pytest.raises(ZeroDivisionError), ipygpumem.measure(modules=model) as m:
         model(torch.randn(16, 32))
     check_nothing_is_patched()
@@ -332,11 +332,11 @@ def test_failing_step_leaves_no_hook(traffic):
 
 
 def test_interrupt_leaves_no_hook(traffic):
-    class Stops(nn.Module):
+    class InterruptedModule(nn.Module):
         def forward(self, x):
             raise KeyboardInterrupt
 
-    model = nn.Sequential(nn.Linear(32, 8), Stops())
+    model = nn.Sequential(nn.Linear(32, 8), InterruptedModule())
     with pytest.raises(KeyboardInterrupt), ipygpumem.measure(modules=model) as m:
         try:
             model(torch.randn(16, 32))
@@ -420,7 +420,7 @@ def test_allocations_of_other_threads_are_not_attributed_to_model(traffic, fake_
         model(torch.randn(16, 32))
     tree = check_sums(m)
     assert {part.kind: part.end for part in tree.parts}["other threads"] == 64 * KIB
-    assert tree.row("1").activations == 16 * 32 * 4, "only its own output"
+    assert tree.row("1").activations == 16 * 32 * 4, "only the output of this module"
 
 
 def test_optimizer_that_did_not_step_is_listed(traffic):
@@ -514,7 +514,7 @@ def test_unusual_modules_and_tensors(traffic):
 
 
 def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
-    class Moves(nn.Module):
+    class ReplacingModule(nn.Module):
         def __init__(self):
             super().__init__()
             self.register_buffer("mean", torch.zeros(50_000))
@@ -531,8 +531,8 @@ def test_tensors_and_modules_replaced_by_step_are_freed(traffic):
             model.head = nn.Linear(32, 1000, bias=False)
 
     with ipygpumem.measure() as bare:
-        run(Moves())
-    model = Moves()
+        run(ReplacingModule())
+    model = ReplacingModule()
     with ipygpumem.measure(modules=model) as m:
         run(model)
     tree = check_sums(m)
@@ -603,7 +603,7 @@ def test_code_compiled_during_measurement_is_not_recompiled(compiled_part):
     assert during == len(graphs) == 1
     calls = [call for call in tracker.calls if call.graph is None]
     assert len(calls) == (0 if compiled_part == "function" else 4 if compiled_part == "model" else 2 * 2 * 6)
-    assert len(tracker.calls) == len(calls) + 4, "each call to the graph"
+    assert len(tracker.calls) == len(calls) + 4, "each call to the graph is recorded"
     check_nothing_is_patched()
     callbacks = torch._dynamo.callback.callback_handler
     assert not callbacks.start_callbacks
@@ -615,11 +615,11 @@ def test_step_that_raises_ends_its_phase(traffic):
     optimizer = torch.optim.SGD(model.parameters())
     x = torch.randn(16, 32)
 
-    class Fails(torch.optim.SGD):
+    class FailingOptimizer(torch.optim.SGD):
         def step(self, closure=None):
             raise ZeroDivisionError
 
-    failing = Fails(model.parameters())
+    failing = FailingOptimizer(model.parameters())
     with ipygpumem.measure(modules=model) as m:
         model(x).sum().backward()
         with pytest.raises(ZeroDivisionError):

@@ -245,10 +245,12 @@ def test_rows_of_compiled_code_are_those_of_the_modules(compile_for_gpu, scenari
     tree = check_sums(measured(train, modules=model))
     rows = {row.path.replace("_orig_mod.", ""): row for row in tree.rows if not row.path.endswith("_orig_mod")}
     assert rows[""].activations == sum(rows[path].activations for path in ("inp", "blocks")) + own
-    assert rows["blocks"].activations == 2 * (16 * 256 + 16 * 64) * 4, "relu's output, and the block's"
+    assert rows["blocks"].activations == 2 * (16 * 256 + 16 * 64) * 4, "the outputs of relu and of each block"
     for block in ("blocks.0", "blocks.1"):
         values = [(rows[block + path].activations, rows[block + path].temporary) for path in ("", ".up", ".down")]
-        assert values == [(20 * KIB, 16 * KIB), (0, 16 * KIB), (0, 4 * KIB)], "as without torch.compile"
+        assert values == [(20 * KIB, 16 * KIB), (0, 16 * KIB), (0, 4 * KIB)], (
+            "the values are those without torch.compile"
+        )
     assert [(phase.name, phase.count) for phase in tree.phases[:3]] == [
         ("forward", 1),
         ("backward", 1),
@@ -262,7 +264,9 @@ def test_graph_without_provenance_has_a_row(compile_for_gpu):
     model, train = graph_break(compile_for_gpu(aot=True))
     tree = check_sums(measured(train, modules=model))
     graphs = [row for row in tree.rows if "compiled graph" in row.path]
-    assert [row.path.rpartition(".")[0] for row in graphs] == ["blocks.0", "blocks.0", "blocks.1"], "two with a break"
+    assert [row.path.rpartition(".")[0] for row in graphs] == ["blocks.0", "blocks.0", "blocks.1"], (
+        "the graph break divides blocks.0 into two graphs"
+    )
     assert [row.activations for row in graphs] == [16 * KIB, 4 * KIB, 20 * KIB]
     assert {(row.type, row.calls) for row in graphs} == {("operations of unknown modules", 1)}
     assert tree.rows[0].note == "compiled: the memory usage of the submodules is unknown"

@@ -80,7 +80,7 @@ def test_peak_counters_without_reset(gpu):
     gpu.free(gpu.alloc(30 * MIB))
     phases.leave("forward")
     phases.end()
-    assert phases.of_device(0)[0].peak is None, "an older peak is higher"
+    assert phases.of_device(0)[0].peak is None, "an earlier peak is higher"
     assert gpu.calls["resetPeakMemoryStats"] == resets
 
 

@@ -55,7 +55,9 @@ def test_events_and_changes():
         (1, 10, 0, -10, "left"),
         (2, 20, 25, 5, ""),
     ]
-    assert {change.neighbour.command for change in changes} == {""}, "reports are stored and shared"
+    assert {change.neighbour.command for change in changes} == {""}, (
+        "reports, which may be shared, contain no command lines"
+    )
     unchanged = other_process_changes(device(((3, 30),), ((3, 30),)), identify, unchanged=True)
     assert [(change.neighbour.pid, change.change, change.event) for change in unchanged] == [(3, 0, "")]
 

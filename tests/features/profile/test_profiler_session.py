@@ -90,7 +90,7 @@ def test_profile_function_of_the_program_is_restored():
         session.start()
         session.stop()
         assert sys.getprofile() is function
-        assert not is_profiling(), "also with PyTorch 2.4, which then fails to stop"
+        assert not is_profiling(), "PyTorch 2.4 fails to stop the profiler"
     finally:
         sys.setprofile(previous)
 
@@ -101,7 +101,7 @@ def test_session_ends_before_profiler_in_code_starts(session, tmp_path):
         torch.ones(3).sub(2)
     torch.ones(3).div(2)
     session.stop()
-    assert {event.key for event in user_profile.key_averages()} >= {"aten::sub"}, "its profile is complete"
+    assert {event.key for event in user_profile.key_averages()} >= {"aten::sub"}, "the user's profile is complete"
     assert session.interrupted_after > 0
     assert "aten::mul" in names(session.result)
     assert not names(session.result) & {"aten::sub", "aten::div"}
@@ -120,7 +120,7 @@ def test_pytorch_discards_result_of_outer_profiler():
 
 def test_profiler_with_delayed_schedule(session):
     with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), **ACC_EVENTS) as user_profile:
-        assert session.interrupted_after is None, "both can run while the schedule waits"
+        assert session.interrupted_after is None, "the session continues while the schedule waits"
         for _ in range(3):
             torch.ones(3).sub(2)
             user_profile.step()
@@ -287,7 +287,9 @@ def test_last_observer_is_called_first():
     observers.add(second, lambda: calls.append("second after"))
     with profile(activities=CPU):
         pass
-    assert calls == ["second", "first", "second", "first", "second after", "first after"], "prepared, started, stopped"
+    assert calls == ["second", "first", "second", "first", "second after", "first after"], (
+        "notified when the profiler is prepared, started and stopped"
+    )
     observers.remove(second)
     calls.clear()
     with profile(activities=CPU):

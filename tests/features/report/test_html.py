@@ -65,7 +65,7 @@ def test_html_is_well_formed_and_has_inline_styles_only(html):
     for text in ("<script", "<style", "<svg", "<iframe", "url(", "http", "position:", "class="):
         assert text not in html
     for color in ("color:black", "color:white", "background:white", "color:#000", "color:#fff"):
-        assert color not in html, "it must be readable on dark and light pages"
+        assert color not in html, "the text must be readable on dark and light pages"
 
 
 def test_text_is_escaped():

@@ -165,8 +165,10 @@ def check_late_report(shell, file):
     file.touch()
     shell.user_ns["rc"].wait(timeout=200)
     _, text = run(shell, "1")
-    assert "4 engines on" in text and " ran: import os, time" in text, "a report below another cell names the code"
-    assert "engines on" not in run(shell, "1")[1], "reported once"
+    assert "4 engines on" in text and " ran: import os, time" in text, (
+        "a report below a different cell contains the code"
+    )
+    assert "engines on" not in run(shell, "1")[1], "each report is shown once"
 
 
 def check_partial_report(shell, client, file):
@@ -233,7 +235,7 @@ def test_busy_engines_without_the_package(shell, client, tmp_path, monkeypatch):
     shell.user_ns["some"] = client[3:]
     run(shell, "%gpumem engines some")
     run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
-    assert [member.name for member in active().last.members] == ["3"], "only the engines of the view"
+    assert [member.name for member in active().last.members] == ["3"], "only engines of the view are monitored"
     client.close()
     closed = "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
     assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
