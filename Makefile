@@ -122,8 +122,8 @@ $(VENV)/.test: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[test$(if $(filter test,$(MAKECMDGOALS)),$(comma)browser)]"
 	touch $@
 
-# Chromium for the browser tests: Debian's package for root, otherwise Playwright's build.
-$(VENV)/.browser: $(VENV)/.test
+# Chromium for the browser tests: Debian's headless shell for root, otherwise Playwright's build.
+$(VENV)/.browser: $(VENV)/.test tests/browser/chromium.py
 	$(BIN)/python -c "import jupyterlab, playwright" 2>/dev/null || $(BIN)/python -m pip install -q -e ".[test,browser]"
 	$(BIN)/python tests/browser/chromium.py
 	touch $@

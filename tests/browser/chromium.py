@@ -1,4 +1,7 @@
-"""Find or install Chromium (``python tests/browser/chromium.py``): Debian's package as root, or Playwright's build."""
+"""Find or install Chromium (``python tests/browser/chromium.py``): Debian's package as root, or Playwright's build.
+
+The headless shell is preferred, as in Playwright. Chromium without a window uses twice as much CPU time for a page.
+"""
 
 import os
 import shutil
@@ -6,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SHELL = "chromium-headless-shell"
+NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find():
@@ -23,14 +27,20 @@ def find():
 
 
 def install():
-    """Install Chromium if it is missing, and return its path as `find` does."""
+    """Install the headless shell or Chromium if they are missing, and return the path as `find` does."""
+
+    def apt_get(*arguments):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        command = ["apt-get", "-qq", *arguments]
+        return subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment).returncode == 0
+
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if shutil.which(SHELL) is None and is_root and shutil.which("apt-get"):
+        if find() is None:
+            apt_get("update")
+        if not apt_get("install", "-y", SHELL) and find() is None:
+            apt_get("install", "-y", "chromium")
     path = find()
-    if path is None and hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
-            subprocess.run(
-                command, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            )
-        path = find()
     if path is None:
         subprocess.run([sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"], check=False)
         path = find()

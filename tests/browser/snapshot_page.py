@@ -20,7 +20,7 @@ SETTLED = """async () => {
     await frame();
     await window.ipygpumem.device();
 }"""
-RESET = """() => {
+RESET = """async () => {
     const root = document.getElementById("ipygpumem").shadowRoot;
     for (const field of root.querySelectorAll("input[type=search]")) {
         if (!field.value) continue;
@@ -28,8 +28,12 @@ RESET = """() => {
         field.dispatchEvent(new Event("input"));
     }
     root.activeElement?.blur();
-    history.replaceState(null, "", "#t=about");
-    location.hash = "";
+    do {  // again if the page has just replaced the address by its earlier state
+        history.replaceState(null, "", "#t=about");
+        const changed = new Promise(resolve => addEventListener("hashchange", resolve, { once: true }));
+        location.hash = "";
+        await changed;
+    } while (location.hash);
 }"""
 BYTE_AXIS_X = 70
 """Horizontal position at which the labels of the byte axis end in an exported image, in CSS pixels."""
