@@ -14,8 +14,8 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 def split_devices(devices: Any, option: str) -> list[str]:
     """``devices`` is a name or an index, a string such as ``"0,1"``, or an iterable of these."""
-    several = isinstance(devices, Iterable) and not isinstance(devices, (str, bytes))
-    texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
+    is_iterable = isinstance(devices, Iterable) and not isinstance(devices, (str, bytes))
+    texts = [text for device in (devices if is_iterable else [devices]) for text in str(device).split(",")]
     if not texts:
         raise OptionError(f"{option} is empty: use None to select all devices")
     return texts

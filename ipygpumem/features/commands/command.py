@@ -154,8 +154,8 @@ class OptionParser(argparse.ArgumentParser):
 class _MagicLineParser(OptionParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        similar = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
-        raise OptionError(f"{message}. Did you mean {similar[0]}?" if similar else message)
+        similar_flags = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
+        raise OptionError(f"{message}. Did you mean {similar_flags[0]}?" if similar_flags else message)
 
 
 class _SingleValueAction(argparse.Action):

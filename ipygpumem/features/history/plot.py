@@ -89,9 +89,13 @@ def _draw_panel(layout: plot_image.PlotLayout, panel: _DevicePanel, top: float) 
         axes.vlines(edges, 0, panel.highest[ends], color="white", linewidth=plot_image.POINT)
     failure_heights = np.where(panel.failed[shown_rows], panel.limit, np.nan)
     for heights, color, thickness in ((panel.peaks[shown_rows], plot_image.INK, 2), (failure_heights, _FAILED, 8)):
-        drawn = np.isfinite(heights)  # matplotlib 3.6 warns about NaN
+        is_finite = np.isfinite(heights)  # matplotlib 3.6 warns about NaN
         axes.hlines(
-            heights[drawn], edges[:-1][drawn], edges[1:][drawn], color=color, linewidth=thickness * plot_image.POINT
+            heights[is_finite],
+            edges[:-1][is_finite],
+            edges[1:][is_finite],
+            color=color,
+            linewidth=thickness * plot_image.POINT,
         )
     info = [f"highest usage {size(int(panel.highest.max()))}"]
     if panel.capacity is not None and panel.capacity > panel.limit:

@@ -140,9 +140,9 @@ def comparison_tables(
     listed_pairs = [
         pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))
     ]
-    matched = sum(pair.before is not None and pair.after is not None for pair in pairs)
-    differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
-    title = f"{names[1]} compared with {names[0]} (rows in both: {matched:,}, different: {differing:,})"
+    matched_count = sum(pair.before is not None and pair.after is not None for pair in pairs)
+    different_count = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
+    title = f"{names[1]} compared with {names[0]} (rows in both: {matched_count:,}, different: {different_count:,})"
     notes = [
         f"{name}: only the last run of each cell is compared (skipped: {many(count, 'earlier run')})"
         for name, count in zip(names, skipped, strict=True)

@@ -125,10 +125,10 @@ def find_holders(
 
 def new_holders(report: Report, baseline: model.StorageBaseline | None) -> model.Holders | None:
     """Return the holders of memory added by a cell, or None if the cell added less than 1 MiB or has no baseline."""
-    grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
-    if baseline is None or not grown:
+    grown_devices = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
+    if baseline is None or not grown_devices:
         return None
-    return replace(holders(device=grown, since=baseline, limit=_CELL_LIMIT), since="this cell began")
+    return replace(holders(device=grown_devices, since=baseline, limit=_CELL_LIMIT), since="this cell began")
 
 
 def _check(roots: Any, since: Any, limit: Any) -> None:
@@ -263,11 +263,11 @@ class _BlockAssignment:
         if self._after is None:
             return self._total_without_blocks(device, held_bytes, baseline)
         blocks = [block for block in self._after.blocks if block.device == device]
-        unassigned = [block for block in blocks if block[:2] not in self._assigned]
+        unassigned_blocks = [block for block in blocks if block[:2] not in self._assigned]
         earlier = (self._before or self._after).by_position
         by_label: dict[str, list[AllocatedBlock]] = {label: [] for label in (_PRIVATE, _NEW, _NOT_SEARCHED)}
         unreached = by_label.setdefault(self._unreached_label, [])
-        for block in unassigned:
+        for block in unassigned_blocks:
             label = _NOT_SEARCHED if block[:2] in self._unsearched else self._unreached_label
             by_label[_NEW if block[:2] not in earlier else _PRIVATE if any(block.pool) else label].append(block)
         workspace = _workspace(baseline, device, sum(block.size for block in unreached))

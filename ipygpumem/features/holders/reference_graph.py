@@ -219,9 +219,9 @@ class ReferrerGraph:
                 alive.add(object_id)
         pending = list(alive)
         while pending:
-            new = {child_id for child_id in self.children.get(pending.pop(), ()) if child_id in ids} - alive
-            alive |= new
-            pending += new
+            new_ids = {child_id for child_id in self.children.get(pending.pop(), ()) if child_id in ids} - alive
+            alive |= new_ids
+            pending += new_ids
         return alive
 
 

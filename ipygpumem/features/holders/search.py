@@ -150,11 +150,11 @@ class _HolderSearch:
             local_values[is_library_file(frame.f_code.co_filename)] += (value for _, value in frame_locals(frame))
         # objects are read level by level, so a large data set in a variable does not delay the user's local variables
         for start in ([*local_values[False], *variables], local_values[True], modules):
-            new = start
-            while new and self.limit.complete:
-                self.heap.follow(new, _READING_SHARE)
+            new_objects = start
+            while new_objects and self.limit.complete:
+                self.heap.follow(new_objects, _READING_SHARE)
                 self.limit.extend()
-                new = self.targets.add(self.heap.take_by_role())
+                new_objects = self.targets.add(self.heap.take_by_role())
 
     def check(
         self, result: SearchResult, unnamed_share: Callable[[Collection[StorageLocation]], float]

@@ -93,11 +93,11 @@ class EarlierRuns:
                 and run.values.keys() == failed_run.values.keys()
                 and lookup.contains(run.begin)
             ):
-                different = {key: value for key, value in run.values.items() if value != failed_run.values[key]}
-                value_pairs = {(value, failed_run.values[key]) for key, value in different.items()}
+                different_values = {key: value for key, value in run.values.items() if value != failed_run.values[key]}
+                value_pairs = {(value, failed_run.values[key]) for key, value in different_values.items()}
                 if len(value_pairs) == 1:
-                    key = min(different, key=lambda key: not isinstance(key, str))
-                    value = different[key]
+                    key = min(different_values, key=lambda key: not isinstance(key, str))
+                    value = different_values[key]
                     if key == (name or key) and 0 < value < failed_run.values[key]:
                         name = key
                         runs[value] = run
@@ -168,9 +168,9 @@ def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
             for size in _sizes(statement, variables)
             if size.insert_name is None or size.name not in names
         ]
-        likely = [size for size in sizes if _LIKELY.search(size.name)]
-        if likely or len({size.name for size in sizes}) == 1:
-            size = min(likely or sizes, key=lambda size: ("batch" not in size.name.lower(), -size.value))
+        likely_sizes = [size for size in sizes if _LIKELY.search(size.name)]
+        if likely_sizes or len({size.name for size in sizes}) == 1:
+            size = min(likely_sizes or sizes, key=lambda size: ("batch" not in size.name.lower(), -size.value))
             if size.insert_name is not None:
                 size.insert_name()
             text = "; ".join(map(ast.unparse, block))

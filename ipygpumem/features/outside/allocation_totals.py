@@ -189,13 +189,13 @@ class LiveAllocations:
         A correction is a tuple ``(time, old owner number, new owner number, bytes)``.
         """
         live, replaced, unmatched = self._live, self._replaced, self._unmatched_frees
-        owners, late = table[:, OWNER].tolist(), []
+        owners, corrections = table[:, OWNER].tolist(), []
         columns = [table[:, column].tolist() for column in (TIME, ALLOCATES, ADDRESS, BYTES)]
         for i, (time, allocates, address, nbytes, owner) in enumerate(zip(*columns, owners, strict=True)):
             if allocates:
                 freed_at, freed_as = unmatched.pop(address, (0, owner)) if unmatched else (0, owner)
                 if time < freed_at:  # the record of a slow call arrived after that of the free
-                    late.append((freed_at, freed_as, owner, nbytes))
+                    corrections.append((freed_at, freed_as, owner, nbytes))
                     continue
                 previous = live.get(address)
                 if previous is not None:
@@ -211,7 +211,7 @@ class LiveAllocations:
                 owners[i] = live.pop(address)[0]
             else:
                 unmatched[address] = time, owner
-        return owners, late
+        return owners, corrections
 
     def by_owner(self) -> dict[AllocationOwner, int]:
         owners, sums = list(self.owner_numbers), Counter[AllocationOwner]()

@@ -241,15 +241,15 @@ def _written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...
         return None
     torch: Any = sys.modules["torch"]
     schemas = attempt(lambda: torch._C._jit_get_schemas_for_operator(name)) or ()
-    matching = [
+    matching_arguments = [
         schema.arguments
         for schema in schemas
         if len(schema.arguments) == len(signature)
         and all(map(lambda kind, argument: _matches(torch._C, kind, argument.type), signature, schema.arguments))
     ]
-    if not matching:
+    if not matching_arguments:
         return None
-    columns = zip(*matching, strict=True)
+    columns = zip(*matching_arguments, strict=True)
     return tuple(any(getattr(argument.alias_info, "is_write", False) for argument in column) for column in columns)
 
 

@@ -87,8 +87,8 @@ class Ranks(TableRepr):
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     """Read the reports and snapshots that the ranks of a run wrote into a directory.
 
-    If the directory contains no reports, each snapshot represents a rank. Incomplete, unrelated or malicious files are
-    skipped and listed in `Ranks.faults`.
+    If the directory contains no reports, each snapshot represents a rank. Files that are incomplete, malicious or from
+    other runs are skipped and listed in `Ranks.faults`.
 
     Args:
         folder: Directory passed to ``measure(rank_reports=...)``.
@@ -108,10 +108,10 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
         reason = faults[0] if len(faults) == 1 else "the directory contains no reports or snapshots of ranks"
         raise ReportError(f"{name}: {reason}")
     _add_recordings(results, files, workers, faults)
-    chosen = newest_run(results, files, faults)
-    earlier = {results[stem].name for stem in results.keys() - chosen}
-    members = [*chosen.values(), *missing_ranks([*chosen.values()], earlier)]
-    paths = {result.name: str(files[stem]) for stem, result in chosen.items() if stem in files and result.peaks}
+    newest_results = newest_run(results, files, faults)
+    earlier = {results[stem].name for stem in results.keys() - newest_results}
+    members = [*newest_results.values(), *missing_ranks([*newest_results.values()], earlier)]
+    paths = {result.name: str(files[stem]) for stem, result in newest_results.items() if stem in files and result.peaks}
     return Ranks(tuple(sorted(members, key=_sort_key)), faults=tuple(faults), snapshots=paths)
 
 

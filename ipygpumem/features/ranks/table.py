@@ -107,11 +107,11 @@ def _missing_reason(result: RankResult) -> str:
 
 def _spread_table(spreads: Sequence[ranks.Spread], role: str) -> Table:
     several = len({device for spread in spreads for _, device in (spread.lowest_owner, spread.highest_owner)}) > 1
-    rows, similar = [], []
+    rows, similar_labels = [], []
     for spread in spreads:
         label = ranks.METRICS[spread.metric]
         if _is_similar(spread):
-            similar.append(label)
+            similar_labels.append(label)
             continue
         values, is_time = (spread.lowest, spread.median, spread.highest), spread.metric == "seconds"
         lowest, middle, highest = (duration(value) if is_time else change_text(round(value)) for value in values)
@@ -119,7 +119,7 @@ def _spread_table(spreads: Sequence[ranks.Spread], role: str) -> Table:
         cells = (lowest, names[0], middle, highest, names[1])
         ratio = "1.0" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
         rows.append(TableRow(label, cells, 1, note="" if ratio == "1.0" else f"highest: {ratio} times the median"))
-    notes = (f"similar for all {role}s: {', '.join(similar)}",) if similar else ()
+    notes = (f"similar for all {role}s: {', '.join(similar_labels)}",) if similar_labels else ()
     return Table("spread", ("lowest", role, "median", "highest", role) if rows else (), tuple(rows), notes)
 
 
@@ -159,8 +159,12 @@ def _comparison_table(comparison: ranks.RankComparison, role: str) -> Table:
         return Table(f"{title}: the same in all {comparison.compared_count:,} recordings", (), ())
     outlier, typical = f"{role} {comparison.outlier}", f"{role} {comparison.typical}"
     body = [
-        TableRow(label, (*(size(nbytes) if nbytes else "0" for nbytes in both), change_text(both[1] - both[0])), 1)
-        for label, *both in comparison.lines[:_MAX_LINES]
+        TableRow(
+            label,
+            (*(size(nbytes) if nbytes else "0" for nbytes in line_sizes), change_text(line_sizes[1] - line_sizes[0])),
+            1,
+        )
+        for label, *line_sizes in comparison.lines[:_MAX_LINES]
     ]
     peaks = comparison.typical_peak, comparison.outlier_peak
     body.append(TableRow("peak (requested)", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))

@@ -154,7 +154,7 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
             if line.nbytes != 0
         )
         tables.append(Table(f"{device.name}{label}", ("now",), rows))
-    unused = [name for name, device in reading.devices.items() if not device.context]
+    unused_devices = [name for name, device in reading.devices.items() if not device.context]
     host = reading.host
     sizes = (
         ("machine total", host.total, 0),
@@ -164,8 +164,8 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
         ("pinned by PyTorch", host.pinned or 0, 1),
     )
     rows = tuple(TableRow(label, (usage_text(nbytes),), level) for label, nbytes, level in sizes if nbytes != 0)
-    notes = (f"not used by this process: {', '.join(unused)}",) if unused else ()
-    if not tables and not unused and baseline is not None and baseline.note:
+    notes = (f"not used by this process: {', '.join(unused_devices)}",) if unused_devices else ()
+    if not tables and not unused_devices and baseline is not None and baseline.note:
         notes = ("CUDA is not initialized" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
     tables.append(Table("host memory", ("now",), rows, notes))
     return tables

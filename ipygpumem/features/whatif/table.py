@@ -101,8 +101,8 @@ def _row(result: SettingsComparison, alternative: SettingsResult, label: str) ->
     peak, baseline = alternative.peaks[1], alternative.baseline
     change = f"{peak / baseline - 1:+.0%}" if baseline and alternative is not result.recorded else ""
     changes = [] if result.reached_limit else ["0%" if change in ("+0%", "-0%") else change]
-    shown = alternative is result.recorded or alternative.replay.failure is None
-    cells = [_range(*alternative.peaks) if shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
+    is_shown = alternative is result.recorded or alternative.replay.failure is None
+    cells = [_range(*alternative.peaks) if is_shown else "", *changes, _mib(alternative.replay.smallest_capacity)]
     if result.limit is not None:
         yes = "likely" if alternative.fits_reason else "yes"
         cells.append({True: yes, False: "out of memory", None: alternative.fits_reason}[alternative.fits])
@@ -176,8 +176,8 @@ def _has_fraction(result: SettingsComparison) -> bool:
 def _failing_capacities(result: SettingsComparison) -> list[str]:
     rows = [("as recorded", result.recorded)]
     rows += [(item.settings or "default settings", item) for item in result.alternatives[:2]]
-    failing = {label: item.replay.failing_capacity for label, item in rows}
-    parts = [f"{label} (up to {_mib(limit)})" for label, limit in failing.items() if limit is not None]
+    failing_limits = {label: item.replay.failing_capacity for label, item in rows}
+    parts = [f"{label} (up to {_mib(limit)})" for label, limit in failing_limits.items() if limit is not None]
     return [f'Some limits larger than "smallest limit" are not enough: {"; ".join(parts)}.'] if parts else []
 
 

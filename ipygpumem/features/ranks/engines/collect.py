@@ -164,9 +164,9 @@ class Engines:
         return reports
 
     def _merge(self, submission: EngineSubmission, cell: int) -> Ranks:
-        new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
-        if new and self._attached:
-            self._join(new, timeout=5)
+        new_engines = [number for number in self.numbers if number not in self.origins and number not in self.notes]
+        if new_engines and self._attached:
+            self._join(new_engines, timeout=5)
         results = tuple(
             engine_result(number, reply, self.origins, self.notes)
             for number, reply in sorted(submission.replies.items())

@@ -47,8 +47,8 @@ class EngineSubmission:
         if not any(map(_published_reports, replies)) or all(map(_is_rejection, replies)):
             return False
         finished_engines = {engine_id for engine_id, reply in self.replies.items() if reply.done()}
-        new, self.reported = finished_engines - self.reported, finished_engines
-        return bool(new)
+        new_engines, self.reported = finished_engines - self.reported, finished_engines
+        return bool(new_engines)
 
     def wait_for_output(self) -> None:
         """Wait up to one second for the data of the engines, which arrive separately from their replies."""
