@@ -50,6 +50,9 @@ class SnapshotData:
             event.
     """
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"verifications": {}}  # contain functions, and are computed again when they are needed
+
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: ReadLimits) -> None:
         tables = TableBuilder()
         trace_reader = TraceReader(tables, reader)

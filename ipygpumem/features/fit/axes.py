@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+import reprlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -220,20 +222,32 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
     if not isinstance(name, str):
         raise OptionError(f"the names of sizes must be strings, not {name!r}")
     try:
-        sorted_sizes: Sequence[int] = sizes if isinstance(sizes, range) and sizes.step > 0 else sorted(set(sizes))
+        is_range = isinstance(sizes, range) and sizes.step > 0
+        sorted_sizes: Sequence[int] = sizes if is_range else sorted({_integer(size) for size in sizes})
     except TypeError:
-        raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {sizes!r}") from None
+        text = _short_text(sizes)
+        raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {text}") from None
     if not sorted_sizes:
-        text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else repr(sizes)
+        text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else "[]"
         raise OptionError(f"the range {text} of {name} is empty: its first value must not exceed its last value")
-    bounds = (sorted_sizes[0], sorted_sizes[-1]) if isinstance(sorted_sizes, range) else sorted_sizes
-    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in bounds):
-        raise OptionError(f"the sizes of {name} must be positive integers, not {sizes!r}")
-    if max(bounds) > _MAX_SIZE:
+    if sorted_sizes[0] < 1:
+        raise OptionError(f"the sizes of {name} must be positive integers, not {_short_text(sizes)}")
+    if sorted_sizes[-1] > _MAX_SIZE:
         raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
     if len(sorted_sizes) < _MIN_SIZES:
         raise OptionError(f"a prediction requires at least {_MIN_SIZES} sizes: use a longer range for {name}")
     return SizeAxis(name, sorted_sizes)
+
+
+def _short_text(value: Any) -> str:
+    return " ".join(reprlib.repr(value).split())
+
+
+def _integer(value: Any) -> int:
+    """Return an integer, also of NumPy, as an `int`. Raises `TypeError` for other values."""
+    if isinstance(value, bool):
+        raise TypeError("bool is not an integer")
+    return operator.index(value)
 
 
 def check_axes(axes: Sequence[SizeAxis]) -> tuple[SizeAxis, ...]:

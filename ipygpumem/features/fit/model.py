@@ -155,7 +155,9 @@ class Fit(Serializable, TableRepr):
         keys = {"line": "line", **({"module": "metadata", "phase": "context"} if self.estimated else {})}
         if by not in keys:
             raise OptionError(f"the breakdown by {by!r} is not available: choose from {', '.join(keys)}")
-        return self._require_advisor().scaled.breakdown(size, keys[by])
+        # existing tensors of an estimate, such as parameters, have no call stack
+        without_stack = "context" if self.estimated and by == "line" else None
+        return self._require_advisor().scaled.breakdown(size, keys[by], without_stack)
 
     def advice(self, *size: int) -> Advice:
         """Predict how changes to the program would reduce the memory usage at a size.
@@ -168,7 +170,7 @@ class Fit(Serializable, TableRepr):
                 none fits.
 
         Raises:
-            OptionError: The memory usage cannot be predicted, or the size is invalid.
+            OptionError: The memory usage cannot be predicted, the size is invalid, or this object was unpickled.
         """
         size = size or self._largest_size()
         self._prediction(size)  # checks the size

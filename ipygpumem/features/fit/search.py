@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import Any, TypeAlias
 
 from ipygpumem.core.errors import SnapshotError
+from ipygpumem.core.units import precise_size
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.observations import StepObservationCollector, StepObservations
 from ipygpumem.features.fit.axes import (
@@ -129,7 +130,7 @@ class SizeSearch(RecordedRuns):
             yield first, "again", None
             difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
             if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
-                runs = f"two runs at size {size_name(first)} differ by {size_text(difference)} at their peaks"
+                runs = f"two runs at size {size_name(first)} differ by {precise_size(difference)} at their peaks"
                 raise FitError(f"{runs}: make the step allocate the same memory in each run")
         self.capacity = self.runner.limit(self.index, self.on)
         yield from self._checks(self._predict())

@@ -62,11 +62,13 @@ def function_step(step: Any, sizes: Any) -> StepCode:
         if not axes:
             raise OptionError("sizes is empty: expected a range, or a dict that maps names to ranges")
         names = [axis.name for axis in axes]
+        _check_parameters(name, step, **dict.fromkeys(names, ""))
         return StepCode(name, axes, lambda size: reference()(**dict(zip(names, size, strict=True))), roots)
     try:
         parameter = next(iter(inspect.signature(step).parameters), "size")
     except (TypeError, ValueError):  # a built-in function
         parameter = "size"
+    _check_parameters(name, step, parameter)
     return StepCode(name, (checked_axis(parameter, sizes),), lambda size: reference()(*size), roots)
 
 
@@ -75,6 +77,21 @@ def _check_function(name: str, function: Any) -> None:
         raise OptionError(f"{name} is a generator function: pass a function that runs one step when it is called")
     if inspect.iscoroutinefunction(function):
         raise OptionError(f"{name} is a coroutine function: pass a function that runs one step when it is called")
+
+
+def _check_parameters(name: str, function: Any, *names: str, **keywords: str) -> None:
+    """Raise `OptionError` if a function cannot be called with a single size, or with ``keywords``."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a built-in function
+        return
+    try:
+        signature.bind(*names, **keywords)
+    except TypeError as error:
+        arguments = f"the arguments {', '.join(keywords)}" if keywords else "one size"
+        example = "{'batch': range(1, 65), 'length': range(1, 65)}"
+        hint = "" if keywords else f": for two sizes, pass a dict, such as {example}"
+        raise OptionError(f"{name} cannot be called with {arguments} ({error}){hint}") from None
 
 
 def check_result(text: str, result: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import MIB, precise_size, size
+from ipygpumem.core.units import KIB, MIB, precise_size, size
 from ipygpumem.features.fit.advice.table import trial_table
 from ipygpumem.features.fit.axes import size_name
 from ipygpumem.snapshot.scaling.step import OPTIMIZER
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MAX_PIECES = 4
 _MAX_GROUPS = 6
+_MIN_TERM = 0.0001
+"""Share of the memory below which a term of a formula is not shown."""
 _MIN_SHARE = 0.01
 """Share of the memory below which a group is not shown."""
 
@@ -78,26 +80,41 @@ def _combinations(fit: Fit) -> Table:
 def _probe(probe: ProbeRun) -> str:
     at = size_name(probe.size)
     if probe.role == "again":
-        return f"{at} again: {size(probe.allocated)}"
-    prediction = "" if probe.predicted is None else f" (predicted {size(probe.predicted)})"
-    return f"{at}: {size(probe.allocated)}{prediction}"
+        return f"{at} again: {precise_size(probe.allocated)}"
+    prediction = "" if probe.predicted is None else f" (predicted {precise_size(probe.predicted)})"
+    return f"{at}: {precise_size(probe.allocated)}{prediction}"
 
 
 def _piece(fit: Fit, piece: PredictionPiece) -> str:
     name = fit.axes[0].name
     sizes = f"{name} {piece.first:,}" if piece.first == piece.last else f"{name} {piece.first:,} to {piece.last:,}"
-    growth = _precise(piece.bytes_per_unit)
-    if piece.bytes is None:
-        level = f"{growth} * {name} on average"
-    elif round(piece.bytes_per_unit) == 0 or piece.first == piece.last:
-        level = size(round(piece.bytes + piece.bytes_per_unit * piece.first))
+    if not piece.coefficients:
+        level = f"{_precise(piece.bytes_per_unit)} * {name} on average"
+    elif piece.first == piece.last:
+        level = size(round(sum(value * piece.first**power for power, value in enumerate(piece.coefficients))))
     else:
-        level = f"{size(piece.bytes)} + {growth} * {name}"
+        level = _formula(piece, name)
     return f"{sizes}: {level}{_position(piece)}"
 
 
+def _formula(piece: PredictionPiece, name: str) -> str:
+    """Return the formula for the bytes of a piece, without terms that are too small to be visible in the sum."""
+    terms = [value * piece.last**power for power, value in enumerate(piece.coefficients)]
+    least = max(_MIN_TERM * sum(terms), 0.5)
+    result = ""
+    for power, (value, term) in enumerate(zip(piece.coefficients, terms, strict=True)):
+        if abs(term) >= least:
+            factor = f" * {name}**{power}" if power > 1 else f" * {name}" if power else ""
+            amount = size(round(abs(value))) if power == 0 else _precise(abs(value))
+            sign = (" - " if value < 0 else " + ") if result else "-" if value < 0 else ""
+            result += f"{sign}{amount}{factor}"
+    return result
+
+
 def _precise(nbytes: float) -> str:
-    return f"{nbytes / MIB:,.2f} MiB" if nbytes >= MIB / 10 else precise_size(round(nbytes))
+    if nbytes >= MIB:
+        return f"{nbytes / MIB:,.2f} MiB"
+    return f"{nbytes / KIB:.4g} KiB" if nbytes >= KIB else f"{nbytes:.4g} B"
 
 
 def _position(piece: PredictionPiece) -> str:
@@ -119,6 +136,6 @@ def _verification(fit: Fit) -> str:
         if probe.role == "verification" and probe.predicted is not None:
             if fit.estimated:
                 continue
-            measured = f"measured {size(probe.allocated)}, predicted {size(probe.predicted)}"
+            measured = f"measured {precise_size(probe.allocated)}, predicted {precise_size(probe.predicted)}"
             return f"; verified at {size_name(probe.size)}: {measured}"
     return ""

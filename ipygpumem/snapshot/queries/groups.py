@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,16 @@ def group_rows(
     ids, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(ids, timeline.allocations.size[rows] if sizes is None else sizes)
     return tuple(Group(bytes=total, count=count, **describe(group)) for group, total, count in sums)
+
+
+def merge_groups(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Add up the groups with equal labels. Return all groups, largest group first."""
+    merged: dict[str, Group] = {}
+    for group in groups:
+        previous_group = merged.get(group.label)
+        count, nbytes = (previous_group.count, previous_group.bytes) if previous_group else (0, 0)
+        merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
+    return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
 
 
 def label_rows(snapshot: SnapshotData, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:

@@ -9,7 +9,7 @@ from itertools import combinations, product
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import many
+from ipygpumem.core.units import many, precise_size
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.scaling.growth_bounds import with_exact_quadratics
 from ipygpumem.snapshot.scaling.matching import MatchedRecordings, PredictedPeak, compare_runs
@@ -138,8 +138,8 @@ def _difference_at_same_size(matched: MatchedRecordings) -> str:
             if different > _MAX_SHARE * deviation.recorded:
                 lines = [item.line for item in deviation.unmatched] + [item.line for item in deviation.allocations]
                 return (
-                    f"Two recordings of size {_name(first[0])} differ by {size_text(different)} at the peak, mainly in "
-                    f"{(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
+                    f"Two recordings of size {_name(first[0])} differ by {precise_size(different)} at the peak, mainly"
+                    f" in {(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
                 )
     return ""
 
@@ -151,7 +151,7 @@ def _unmatched(deviations: Sequence[PredictionDeviation]) -> str:
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
     return (
         f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({_share(worst):.1%} of the"
-        f" peak) occur at only some sizes, mainly in {item.line} at size {_name(item.size)}. Record sizes at which the"
+        f" peak) occur at only some sizes, mainly in {item.line} at size {_name(item.size)}. Use sizes at which the"
         " step runs the same operations."
     )
 
@@ -169,7 +169,7 @@ def _error(worst: PredictionDeviation) -> str:
         sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly in {line}"
     return (
         f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
-        f"{size_text(worst.predicted)}{sizes}: record larger sizes or, if the size is a length, record four sizes."
+        f"{size_text(worst.predicted)}{sizes}: use larger sizes or, if the size is a length, at least four sizes."
     )
 
 
@@ -182,7 +182,7 @@ def _irregular(matched: MatchedRecordings, model: SizeModel) -> str:
     return (
         f"The sizes of workspaces are irregular, mainly in {matched.step.lines(worst[None])[0]}, because a library such"
         f" as cuDNN selects its algorithms by size: at size {_name(size)}, the peak would be between"
-        f" {size_text(start + low.bytes)} and {size_text(start + high.bytes)}. Record larger sizes."
+        f" {size_text(start + low.bytes)} and {size_text(start + high.bytes)}. Use larger sizes."
     )
 
 
@@ -195,7 +195,7 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
             line = step.lines(live[np.argmin(change)][None])[0]
             return (
                 f"At larger sizes, {many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak would shrink by "
-                f"{size_text(lost_bytes)} in total, mainly in {line}: record larger sizes."
+                f"{size_text(lost_bytes)} in total, mainly in {line}: use larger sizes."
             )
     return ""
 
@@ -212,7 +212,7 @@ def _faster(matched: MatchedRecordings, model: SizeModel) -> str:
     if -constants[constants < 0].sum() <= _MAX_ERROR * total:
         return ""
     line = matched.step.lines(live[np.argmin(constants)][None])[0]
-    return f"The sizes of allocations, mainly in {line}, are not linear functions of the size: record smaller sizes."
+    return f"The sizes of allocations, mainly in {line}, are not linear functions of the size: use smaller sizes."
 
 
 def _name(size: Size) -> str:

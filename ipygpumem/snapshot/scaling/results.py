@@ -87,6 +87,8 @@ class PredictionPiece(Serializable):
         bytes_per_unit: Growth of the requested bytes per unit of the size, on average from ``first`` to ``last``.
         phase: Phase of the step: ``"forward"``, ``"backward"`` or ``"optimizer"``; empty before the first event.
         line: Label of the innermost line of user code that ran; empty before the first event.
+        coefficients: Coefficients of the polynomial in the size that gives the requested bytes at this event, constant
+            first; empty if the requested bytes are not a polynomial.
     """
 
     first: int
@@ -95,6 +97,7 @@ class PredictionPiece(Serializable):
     bytes_per_unit: float
     phase: str
     line: str
+    coefficients: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

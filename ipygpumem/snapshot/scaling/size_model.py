@@ -6,7 +6,7 @@ Sizes of workspaces also depend on the algorithm that a library such as cuDNN se
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Any
@@ -24,6 +24,7 @@ Powers = tuple[int, ...]  # exponent of the size on each axis
 _RESERVED_ERROR = 0.06  # 5.9% was measured for ResNet-18 with images of up to 2,048 pixels
 _SLOW_GROWTH = 1 / 16  # growth of an allocation above its limit, relative to its growth below the limit
 _LARGEST_SLOW = 1 << 28  # PyTorch splits reductions of more than 2 GiB
+_MAX_DEVIATION = 0.001  # relative deviation from a polynomial
 _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
 
 
@@ -127,6 +128,20 @@ def check_size(size: int | Sequence[int]) -> Size:
 def _basis(points: tuple[int, ...], at: int) -> Floats:
     """Return the values of Newton's basis polynomials for the nodes ``points``, at the size ``at``."""
     return np.cumprod([1.0, *(at - point for point in points[:-1])]).astype(np.float64)
+
+
+def polynomial(function: Callable[[int], float], first: int, last: int, degree: int) -> tuple[float, ...]:
+    """Return the coefficients of the polynomial that equals a function from ``first`` to ``last``, constant first.
+
+    The result is empty if a polynomial of this degree deviates from the function by more than 0.1%.
+    """
+    last = max(last, first + 2 * degree)
+    sizes = np.linspace(first, last, 2 * degree + 1).astype(np.int64)
+    values = np.asarray([function(size) for size in sizes.tolist()])
+    coefficients = np.polynomial.polynomial.polyfit(sizes / last, values, degree)
+    deviation = np.abs(np.polynomial.polynomial.polyval(sizes / last, coefficients) - values)
+    is_exact = bool(np.all(deviation <= _MAX_DEVIATION * np.abs(values)))
+    return tuple((coefficients / float(last) ** np.arange(degree + 1)).tolist()) if is_exact else ()
 
 
 def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import GIB, many, parse_size
 from ipygpumem.snapshot.model.timeline import Ints
-from ipygpumem.snapshot.queries.groups import Group, group_rows
+from ipygpumem.snapshot.queries.groups import Group, group_rows, merge_groups
 from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.run import ReplayRun
 from ipygpumem.snapshot.scaling import results
@@ -22,7 +21,7 @@ from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes, confirmed_gr
 from ipygpumem.snapshot.scaling.matching import MatchedRecordings, Run
 from ipygpumem.snapshot.scaling.prediction_checks import choose_model, find_notes, find_reasons
 from ipygpumem.snapshot.scaling.retained_blocks import find_retained_blocks
-from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, check_size
+from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, check_size, polynomial
 from ipygpumem.snapshot.scaling.step import StepRecording
 from ipygpumem.snapshot.scaling.step_requests import CreatedBlocks, InitialState, StepRequests
 from ipygpumem.snapshot.snapshot_data import SnapshotData
@@ -142,7 +141,7 @@ class StepPredictor:
     def pieces(self, first: int = 1, last: int = MAX_SIZE) -> tuple[results.PredictionPiece, ...]:
         """Divide the sizes from ``first`` to ``last`` into ranges in which the peak occurs at the same event."""
         self._check(first)
-        linear = self.model.coefficients.shape[1] <= len((0, 1))
+        degree = self.model.coefficients.shape[1] - 1
 
         def levels(size: int) -> Floats:
             values: Floats = self.step_requests.base + self.step_requests.levels(self.model.exact_sizes((size,)))
@@ -161,26 +160,27 @@ class StepPredictor:
                 end, beyond = (middle, beyond) if at[event] >= at.max() - _ROUNDING else (end, middle)
             span = max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
-            constant = round(float(now[event]) - growth * size) if linear else None
-            result.append(results.PredictionPiece(size, end, constant, growth, *self.step_requests.position(event - 1)))
+            constant = round(float(now[event]) - growth * size) if degree == 1 else None
+            coefficients = polynomial(lambda at, event=event: float(levels(at)[event]), size, end, degree)
+            place = self.step_requests.position(event - 1)
+            result.append(results.PredictionPiece(size, end, constant, growth, *place, coefficients))
             size = end + 1
         return tuple(result)
 
-    def breakdown(self, size: int | Sequence[int], key: str = "line") -> tuple[Group, ...]:
-        """Return the allocations at the predicted peak for a size, grouped by a key of `KEYS`, largest group first."""
+    def breakdown(self, size: int | Sequence[int], key: str = "line", no_stack: str | None = None) -> tuple[Group, ...]:
+        """Return the allocations at the predicted peak for a size, grouped by a key of `KEYS`, largest group first.
+
+        ``no_stack``: Key for memory that was allocated before the step without a call stack; by default ``key``.
+        """
         sizes, _, event = self._sizes_levels_and_peak_event(size)
-        requests = self.step_requests
-        step, state = requests.step, requests.state
-        live, blocks = requests.live(event)
-        older = state.state.blocks["row"][blocks]
+        step, state = self.step_requests.step, self.step_requests.state
+        live, blocks = self.step_requests.live(event)
+        older, timeline = state.state.blocks["row"][blocks], state.recording.timeline
+        has_stack = np.append(state.snapshot.stacks.leaf, -1)[timeline.allocations.stack[older]] >= 0
         groups = list(group_rows(step.snapshot, step.timeline, step.rows[live], key, sizes[live]))
-        groups += group_rows(state.snapshot, state.recording.timeline, older, key)
-        merged: dict[str, Group] = {}
-        for group in groups:
-            previous_group = merged.get(group.label)
-            count, nbytes = (previous_group.count, previous_group.bytes) if previous_group else (0, 0)
-            merged[group.label] = replace(group, bytes=group.bytes + nbytes, count=group.count + count)
-        return tuple(sorted(merged.values(), key=lambda group: -group.bytes))
+        for rows, by in ((older[has_stack], key), (older[~has_stack], no_stack or key)):
+            groups += group_rows(state.snapshot, timeline, rows, by)
+        return merge_groups(groups)
 
     def _sizes_levels_and_peak_event(
         self, size: int | Sequence[int], factors: Floats | float = 1.0

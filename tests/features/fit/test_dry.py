@@ -248,6 +248,13 @@ def test_breakdown():
     assert "GPU with 24 GiB, 23.3 GiB for PyTorch, estimated\n  computed" in text
     assert "by phase: library workspaces 17.2 MiB" in text
     assert "by module: (cuBLAS) 17.2 MiB" in text
+    lines = {group.label: group.bytes for group in result.breakdown(8)}
+    assert lines["parameters"] == weights
+    assert not [label for label in lines if "no Python frames" in label]
+    copy = pickle.loads(pickle.dumps(result))
+    assert (copy, copy.predict(50), copy.breakdown(8)) == (result, result.predict(50), result.breakdown(8))
+    with pytest.raises(OptionError, match=r"call advice\(\) before you save the result"):
+        copy.advice()
     with pytest.raises(OptionError, match="the breakdown by 'color' is not available: choose from line, module, phase"):
         result.breakdown(8, by="color")
 

@@ -363,7 +363,7 @@ def test_quadratic_axis():
         assert piece.bytes is None
     assert RecordedStepPredictor.from_recordings(steps[:4]).model.nodes == ((16, 48, 120),)
     wrong = RecordedStepPredictor.from_recordings(steps[:3])
-    assert "record larger sizes or, if the size is a length, record four sizes" in wrong.reasons[0]
+    assert "use larger sizes or, if the size is a length, at least four sizes" in wrong.reasons[0]
     deviation = wrong.deviation(512, steps[4][1])
     assert deviation.allocations[0].line == "user/train.py:5 forward"
     assert (deviation.allocations[0].recorded, deviation.peak_error < 0) == (512 * 512 * 4, True)
@@ -440,19 +440,19 @@ def with_extra(extra):
         ),
         (
             lambda recorder, size: [MIB] * (size == 4),
-            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 4\. Record",
+            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 4\. Use",
         ),
         (
             lambda recorder, size: [MIB] * (size == 3),
-            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 3\. Record",
+            r"Not all recorded sizes .* 1 allocation \([\d.]+% of the peak\) .*:7 forward at size 3\. Use",
         ),
         (
             lambda recorder, size: [{2: 1, 3: 9, 4: 1}[size] * MIB],
-            r"^The peak at size 3 is 24\.0 MiB, but the prediction is 16\.0 MiB, .* user/train\.py:7 forward: record",
+            r"^The peak at size 3 is 24\.0 MiB, but the prediction is 16\.0 MiB, .* user/train\.py:7 forward: use",
         ),
         (
             lambda recorder, size: [(20 - 4 * size) * MIB],
-            r"^At larger sizes, 1 allocation at the peak would shrink by 4\.0 MiB in total, .*:7 forward: record",
+            r"^At larger sizes, 1 allocation at the peak would shrink by 4\.0 MiB in total, .*:7 forward: use",
         ),
     ],
     ids=["not repeatable", "only at largest size", "only at smaller size", "irregular", "shrinking"],
@@ -475,7 +475,7 @@ def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
 def test_growth_faster_than_a_square_is_not_assumed():
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
-    assert "mainly in user/train.py:7 forward: record larger sizes" in scaled.reasons[0]
+    assert "mainly in user/train.py:7 forward: use larger sizes" in scaled.reasons[0]
 
 
 def test_irregular_workspace_below_the_peak_is_no_reason():
@@ -585,7 +585,7 @@ def test_workspaces_grow_with_the_number_of_pixels():
 def test_line_through_two_sizes_of_a_quadratic_function():
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(image_step, 320, 512).steps())
     (reason,) = scaled.reasons
-    assert re.search(r"are not linear functions of the size: record smaller sizes", reason)
+    assert re.search(r"are not linear functions of the size: use smaller sizes", reason)
 
 
 def test_workspaces_are_linear_if_the_tensors_are():
@@ -601,7 +601,7 @@ def test_irregular_workspaces():
     sizes = (2, 4, 8, 16)
     irregular = Recorder().run(with_workspace({2: 4, 4: 8, 8: 40, 16: 16}), *sizes).steps()
     (reason,) = RecordedStepPredictor.from_recordings(irregular).reasons
-    assert re.search(r"irregular, mainly in \(no Python .* between 576\.1 MiB and 832\.1 MiB. Record larger", reason)
+    assert re.search(r"irregular, mainly in \(no Python .* between 576\.1 MiB and 832\.1 MiB. Use larger", reason)
     slightly = Recorder().run(with_workspace({2: 2, 4: 4, 8: 8.5, 16: 16}), *sizes).steps()
     scaled = RecordedStepPredictor.from_recordings(slightly)
     assert scaled.reasons == ()

@@ -10,9 +10,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import many
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange
 from ipygpumem.features.fit.advice.model import Advice, ChangeCandidate, PredictedChange
@@ -57,17 +59,26 @@ class Advisor:
         axes: Variables that determine the size of the step.
         capacity: Memory that PyTorch can use, in bytes.
         run_contexts: Function that runs the step in the context managers that can reduce its memory usage, and returns
-            the items of `in_contexts`.
+            the items of `in_contexts`; None in an unpickled copy, which cannot run the step.
     """
 
     scaled: RecordedStepPredictor
     observations: StepObservations
     axes: tuple[SizeAxis, ...]
     capacity: int
-    run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]]
+    run_contexts: Callable[[], Iterable[tuple[ContextManagerChange, RecordedStepPredictor | str]]] | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Advisor, (self.scaled, StepObservations(), self.axes, self.capacity, None)
 
     def advice(self, size: Size) -> Advice:
-        """Return the changes that reduce the peak memory usage of the step at a size by at least 1%."""
+        """Return the changes that reduce the peak memory usage of the step at a size by at least 1%.
+
+        Raises:
+            OptionError: This object is an unpickled copy.
+        """
+        if self.run_contexts is None:
+            raise OptionError("changes require the process that ran the step: call advice() before you save the result")
         step = self.scaled if len(size) == 1 else self.scaled.at(1, size[1])
         first = size[0]
         current = self._predicted(ChangeCandidate("as it is", None, step, 0.0, ""), first)
@@ -97,7 +108,7 @@ class Advisor:
 
         The first access runs the step.
         """
-        return list(self.run_contexts())
+        return list(self.run_contexts()) if self.run_contexts is not None else []
 
     def checkpointed(self, step: StepPredictor, blocks: Sequence[int]) -> StepPredictor:
         """Return the prediction of the step with activation checkpointing of the blocks with the given indices."""
@@ -219,7 +230,7 @@ class Advisor:
         """Yield a candidate for each context manager, or append to ``notes`` the reason why it cannot be predicted."""
         for context, scaled in self.in_contexts:
             if isinstance(scaled, str):
-                notes.append(f"{context.name} is not predicted: {scaled}.")
+                notes.append(f"{context.name} is not predicted: {scaled.rstrip('.')}.")
             else:
                 step = scaled if len(size) == 1 else scaled.at(1, size[1])
                 yield ChangeCandidate(context.name, context.kind, step, None, context.code, context.note)
