@@ -32,6 +32,8 @@ _STEP_SHARE = 0.25
 """Share of the memory limit of a run that the upper bound of a run before the verification may reach."""
 MAX_GROWTH = 8
 """Largest factor between the sizes of successive runs as long as the growth of some tensors is unknown."""
+_RATIO = 1.05
+"""Ratio of successive candidates for the size of a run if two variables grow in proportion."""
 EXTRAPOLATION = 1.5
 """Minimum ratio of the size of a run that confirms a prediction to the sizes from which it was predicted."""
 Size: TypeAlias = tuple[int, ...]
@@ -96,6 +98,11 @@ def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
+def proportional_size(axes: Sequence[SizeAxis], size: Size, index: int) -> Size:
+    """Return the size at position ``index`` of a list in which all values grow by the same ratio, from ``size`` on."""
+    return tuple(axis.at_least(int(_RATIO**index * value)) for axis, value in zip(axes, size, strict=True))
+
+
 def combined_sizes(axes: Sequence[SizeAxis], first: Size, second: Size, growth: int) -> Sequence[Size]:
     """Return the sizes of the runs that determine a prediction, except for ``first``.
 
@@ -138,9 +145,12 @@ def verification_size(
     The upper bound on the memory usage of this run does not exceed ``limit``, in bytes above ``allocated``. If this
     bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound. They are
     compared without the ``smallest`` bytes that a run at the smallest size uses, which would hide a difference.
+    Two variables begin at their smallest values and grow by equal amounts, or by equal ratios if no such size is larger
+    than ``checked``.
     ``growth_limit``: Largest factor between ``checked`` and the size of a run that does not verify the prediction.
     """
     count = max(len(axis.sizes) for axis in axes)
+    is_proportional = False
 
     def bound(size: Size) -> int:
         return scaled.bound(size, allocated + limit) - allocated
@@ -148,11 +158,15 @@ def verification_size(
     def growth(size: Size) -> int:
         return scaled.predict(size).allocated - allocated
 
-    def largest(share: float, needed_bytes: Callable[[Size], int]) -> Size:
-        place = bisect_right(range(count), int(share * limit), key=lambda index: needed_bytes(nth_size(axes, index)))
-        last = ranks.minimum(place - 1)
-        return checked if last < 0 else max(nth_size(axes, last), checked)
+    def size_at(index: int) -> Size:
+        return proportional_size(axes, checked, index) if is_proportional else nth_size(axes, index)
 
+    def largest(share: float, needed_bytes: Callable[[Size], int]) -> Size:
+        place = bisect_right(range(count), int(share * limit), key=lambda index: needed_bytes(size_at(index)))
+        last = ranks.minimum(place - 1)
+        return checked if last < 0 else max(size_at(last), checked)
+
+    is_proportional = len(axes) > 1 and largest(1, growth) == checked
     bounded, expected = largest(1, bound), largest(1, growth)
     certain = not scaled.reasons and _MAX_EXCESS * (growth(bounded) - smallest) >= bound(bounded) - growth(bounded)
     if bounded == expected == checked or (bounded > checked and ranks.minimum(int(certain))):

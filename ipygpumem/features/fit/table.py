@@ -105,7 +105,7 @@ def _formula(piece: PredictionPiece, name: str) -> str:
     for power, (value, term) in enumerate(zip(piece.coefficients, terms, strict=True)):
         if abs(term) >= least:
             factor = f" * {name}**{power}" if power > 1 else f" * {name}" if power else ""
-            amount = size(round(abs(value))) if power == 0 else _precise(abs(value))
+            amount = _precise(abs(value)) if power else precise_size(round(abs(value)))
             sign = (" - " if value < 0 else " + ") if result else "-" if value < 0 else ""
             result += f"{sign}{amount}{factor}"
     return result

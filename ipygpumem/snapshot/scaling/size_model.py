@@ -130,14 +130,15 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
     return np.cumprod([1.0, *(at - point for point in points[:-1])]).astype(np.float64)
 
 
-def polynomial(function: Callable[[int], float], first: int, last: int, degree: int) -> tuple[float, ...]:
-    """Return the coefficients of the polynomial that equals a function from ``first`` to ``last``, constant first.
+def polynomial(function: Callable[[int], Floats], index: int, first: int, last: int, degree: int) -> tuple[float, ...]:
+    """Return the coefficients of the polynomial that equals an element of an array from ``first`` to ``last``.
 
-    The result is empty if a polynomial of this degree deviates from the function by more than 0.1%.
+    ``function`` returns this array for a size. The constant is the first coefficient. The result is empty if a
+    polynomial of this degree deviates from the element by more than 0.1%.
     """
     last = max(last, first + 2 * degree)
     sizes = np.linspace(first, last, 2 * degree + 1).astype(np.int64)
-    values = np.asarray([function(size) for size in sizes.tolist()])
+    values = np.asarray([function(size)[index] for size in sizes.tolist()])
     coefficients = np.polynomial.polynomial.polyfit(sizes / last, values, degree)
     deviation = np.abs(np.polynomial.polynomial.polyval(sizes / last, coefficients) - values)
     is_exact = bool(np.all(deviation <= _MAX_DEVIATION * np.abs(values)))

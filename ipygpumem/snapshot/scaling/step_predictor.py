@@ -161,7 +161,7 @@ class StepPredictor:
             span = max(end - size, 1)
             growth = float(levels(size + span)[event] - now[event]) / span
             constant = round(float(now[event]) - growth * size) if degree == 1 else None
-            coefficients = polynomial(lambda at, event=event: float(levels(at)[event]), size, end, degree)
+            coefficients = polynomial(levels, event, size, end, degree)
             place = self.step_requests.position(event - 1)
             result.append(results.PredictionPiece(size, end, constant, growth, *place, coefficients))
             size = end + 1

@@ -137,8 +137,7 @@ def test_length_of_a_sequence(allocations):
     value = sum(value * 500**power for power, value in enumerate(piece.coefficients))
     assert value == pytest.approx(result.predict(500), rel=0.001)
     (formula,) = re.findall(r"to 1,024: (.*), in the", str(result))
-    pattern = r"(?:[\d.]+ [KM]iB \+ )?[\d.]+ [KM]iB \* length \+ [\d.]+ B \* length\*\*2"
-    assert re.fullmatch(pattern, formula), formula
+    assert re.fullmatch(r"[\d.]+ K?i?B \* length \+ [\d.]+ K?i?B \* length\*\*2", formula), formula
     units = {"MiB": "* MIB", "KiB": "* 1024", "B": ""}
     code = re.sub(r" ([KM]?i?B)\b", lambda match: units[match[1]], formula)
     assert eval(code, {"MIB": MIB, "length": 500}) == pytest.approx(result.predict(500), rel=0.01)  # noqa: S307
@@ -183,6 +182,27 @@ def test_quadratic_growth_with_the_first_of_two_variables(allocations, first):
     assert result.probes[-1].role == "verification"
     assert result.error < 0.001
     assert abs(result.predict(512, 1024) / measured(step, 512, 1024) - 1) < 0.01
+
+
+def test_verification_at_proportional_sizes(allocations, fake_gpu):
+    """If 600 MiB are free, no sizes at the same positions of both ranges are allowed after the first prediction."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+    layer = nn.Linear(64, 64)
+
+    def step(batch, length):
+        tensors = [torch.empty(batch, length, 64), torch.empty(batch, batch), torch.empty(batch, batch)]
+        layer(torch.randn(4, 64)).sum().backward()
+        del tensors
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, {"batch": range(256, 4097), "length": range(16, 1025)})
+    assert not result.refusal
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    assert (result.probes[-1].role, result.error) == ("verification", 0)
+    batch, length = result.probes[-1].size
+    assert batch / length == pytest.approx(1024 / 128, rel=0.01)
 
 
 @pytest.mark.parametrize(("dimensions", "last"), [(2, 4096), (3, 256)])
