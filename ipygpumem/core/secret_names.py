@@ -67,7 +67,7 @@ def reads_password(text: str) -> bool:
 
 
 def passes_password(line: str) -> bool:
-    """Return whether a line of code contains a command or a call that usually has a password."""
+    """Return whether a line of code contains a command, an option or a call that usually takes a password."""
     program = PASSWORD_PROGRAM.search(line)
     has_option = program is not None and PASSWORD_OPTION.search(line, program.end()) is not None
     separated = re.sub(r"[\s\"',]+", " ", line)  # as in ["sudo", "-S"]

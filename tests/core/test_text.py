@@ -12,7 +12,7 @@ UNSAFE = "\x00\x07\n\x1b[2J\x7f\x85\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202
 
 
 def unsafe_characters(text):
-    """Return the characters of a text that may change a terminal or the order of text."""
+    """Return the characters of a text that may change the state of a terminal or the order of the text."""
     return sorted({character for character in text if character in UNSAFE.replace("[2J", "") and character != "\n"})
 
 

@@ -74,7 +74,7 @@ def torch():
 
 @pytest.fixture(scope="module")
 def most_of_the_gpu():
-    """Wait until no other test process uses this fixture: the tests of the module need most of the memory."""
+    """Wait until no other test process uses this fixture, because the tests of the module need most of the memory."""
     import torch
 
     path = Path(tempfile.gettempdir()) / f"ipygpumem-tests-{os.getuid()}.lock"

@@ -64,7 +64,7 @@ def cases(workloads, groups=GROUPS):
 
 
 def needed_gib(case):
-    """Return the memory that a case needs in GiB, or None if it must run alone."""
+    """Return the memory in GiB that a case needs, or None if the case must run alone."""
     _, kind, card = case
     memory = ACCURACY_GIB if kind == "accuracy" else card
     return memory + CONTEXT_GIB if memory else None

@@ -54,7 +54,7 @@ def test_frozen_objects_are_found(search, monkeypatch):
 
 
 def test_asyncio_referents_are_not_requested(search, monkeypatch):
-    """Up to Python 3.12.5, requesting them corrupts a free list, and the next traversal hangs (CPython #122695)."""
+    """Up to Python 3.12.5, `gc.get_referents` of ``_asyncio`` can return freed objects (CPython #122695)."""
     asyncio_module, other_module = types.ModuleType("_asyncio"), types.ModuleType("another")
     requests = record_requests(monkeypatch, asyncio_module)
     assert search.storages({"x": search.tensor()})

@@ -67,7 +67,7 @@ def test_class_that_overrides_dict_and_class(search):
 
 @pytest.fixture
 def busy_thread():
-    """Return a function that starts a thread, in which its argument is called repeatedly with increasing numbers."""
+    """Return a function that starts a thread, which calls the function's argument with increasing numbers."""
     stop, threads = threading.Event(), []
 
     def start(change):

@@ -62,7 +62,7 @@ def _first_difference(expected: str, actual: str) -> str:
 
 
 def wrong_answers(program: Program, option: str, record: dict[str, Any]) -> dict[str, str]:
-    """Return the known answers of a program that the report under an option does not give."""
+    """Return the known answers that the report under an option does not contain."""
     report = record.get("observed", {}).get("report") or {}
     found: dict[str, str] = {}
 

@@ -181,7 +181,7 @@ _VARYING = (
 
 
 def normalize(text: str, directory: Path) -> str:
-    """Replace what differs between any two kernels: colors, paths, addresses, times, other processes' memory."""
+    """Replace text that differs between any two kernels: colors, paths, addresses, times, memory of other processes."""
     text = _ANSI.sub("", text).replace(str(directory), "DIRECTORY")
     for pattern, replacement in _VARYING:
         text = pattern.sub(replacement, text)

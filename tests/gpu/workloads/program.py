@@ -14,7 +14,7 @@ _CELL = re.compile(r"^# %%[ ]*(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a program. ``measured`` cells run under the options, three times unless marked ``once``."""
+    """A cell of a program. ``measured`` cells run under the options, three times unless ``once`` is true."""
 
     code: str
     measured: bool
