@@ -37,8 +37,6 @@ from ipygpumem.measurement.recorder import CellInfo
 
 
 class CellMeasurements:
-    """Measurements of the cells that one shell runs while the extension is loaded."""
-
     def __init__(self, magics: Notebook) -> None:
         shell, runtime = magics.shell, magics.session
         self._shell = shell
@@ -59,7 +57,6 @@ class CellMeasurements:
 
     @property
     def text(self) -> str:
-        """Source text of the innermost running cell; empty if no cell is running."""
         stack = self.running.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 

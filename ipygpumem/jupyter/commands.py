@@ -132,7 +132,6 @@ def _complete(typed: str, options: tuple[Option, ...], last: str) -> list[str] |
 
 
 def matcher() -> Any | None:
-    """Return a matcher for ``Completer.custom_matchers``, or None if this version of IPython has no matchers."""
     try:
         from IPython.core.completer import SimpleCompletion, context_matcher
     except ImportError:

@@ -67,7 +67,6 @@ def join(number: int) -> None:
 
 
 def leave() -> None:
-    """Stop sending reports to the client, and unload the extension if `join` has loaded it."""
     engine = current().state(_EngineState)
     shell, engine.shell = engine.shell, None
     if shell is None:

@@ -92,10 +92,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         return codes, functools.partial(run_statement, self.shell, code, None)
 
     def claim_cell(self) -> RunningCell | None:
-        """Return the outermost running cell, and suppress its automatic report if it is a single ``%gpumem`` line.
-
-        Return None if this thread runs no cell.
-        """
+        """Return this thread's outermost cell. Suppress its automatic report if it is a ``%gpumem`` line."""
         outer = next(iter(self.cells.running.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True

@@ -159,7 +159,7 @@ class ExecutionCounts:
 
 
 def calling_cell() -> str | None:
-    """Return the file name of the innermost cell on the call stack, or None if no cell is on the stack."""
+    """Return the file name of the innermost cell on the call stack."""
     cells = notebook_sources()
     frame: Any = sys._getframe(1)  # noqa: SLF001 (the only way to get the caller's frame)
     while frame is not None and frame.f_code.co_filename not in cells:

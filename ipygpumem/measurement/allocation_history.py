@@ -161,7 +161,7 @@ class ActiveRecording:
 
     @property
     def max_entries(self) -> int:
-        """Largest number of events that the running recording keeps, or 0."""
+        """Maximum number of events per device in the running recording; 0 if none is running."""
         return 0 if self._history is None else self._history.options.max_entries
 
     def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -207,7 +207,6 @@ class AllocationHistory:
         self._allocations: dict[int, int] = {}
 
     def start(self) -> None:
-        """Start a recording unless the program is already recording."""
         self.torch.cuda.init()
         self.own = self._active.start(self, self.arguments)
         if not self.own and self.context == "all":

@@ -69,7 +69,6 @@ class PeakTracker:
         self._removing = self._installed = False
 
     def install(self) -> None:
-        """Wrap PyTorch's functions that read and reset peaks if they exist and are not wrapped yet."""
         self._removing = False
         if not self._installed and pytorch.module() is not None:
             self._functions.wrap(self._calls)

@@ -22,7 +22,6 @@ def sample() -> Path:
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public object with this name, whose module is imported on first use to save memory."""
     if name not in __all__:
         raise AttributeError(f"module 'ipygpumem.snapshot' has no attribute {name!r}")
     from ipygpumem.snapshot.export import event_table

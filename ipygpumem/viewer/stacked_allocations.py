@@ -76,7 +76,6 @@ class PixelColumns:
 
 
 def pixel_columns(timeline: Timeline, width: int) -> PixelColumns:
-    """Divide a device's events evenly into ``width`` pixel columns."""
     requested = timeline.requested
     points = len(requested)
     borders = np.arange(width + 1) * points // width

@@ -88,7 +88,7 @@ def end_interrupted_cell():
 def make_notebook(tmp_path_factory, monkeypatch):
     """Return a function that creates a notebook, as in ``make_notebook(GPUMem={"report": "always"})``.
 
-    With ``terminal=True``, it creates the shell of IPython in a terminal.
+    With ``terminal=True``, the notebook uses IPython's terminal shell.
     """
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path_factory.getbasetemp() / "ipython"))
     main, hook, display_hook, notebooks = sys.modules["__main__"], sys.excepthook, sys.displayhook, []
@@ -123,7 +123,6 @@ def make_notebook(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def notebook(make_notebook):
-    """Return a notebook without the extension."""
     return make_notebook()
 
 

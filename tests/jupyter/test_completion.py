@@ -110,7 +110,7 @@ def test_paths(line, tmp_path, monkeypatch):
 
 
 def completions(shell, text):
-    """Return the lines that result from the completions of a line."""
+    """Return the lines after each possible completion of ``text``."""
     with provisionalcompleter():
         completions = shell.Completer.completions(text, len(text))
         return [text[: part.start] + part.text + text[part.end :] for part in completions]

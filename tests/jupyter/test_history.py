@@ -28,7 +28,6 @@ def usage(result):
 
 @pytest.fixture
 def session(gpu_notebook):
-    """Return a notebook that has run three cells."""
     for code in (allocate(100), f"# more\n{allocate(300, 'y')}", "del x\n1/0"):
         gpu_notebook.run(code)
     return gpu_notebook

@@ -45,7 +45,7 @@ def notebook(fake_gpu, make_notebook):
 
 
 def interrupt_call(monkeypatch, owner, name, number):
-    """Send SIGINT during a call of a function, counted from 1."""
+    """Send SIGINT at the beginning of call ``number`` (counted from 1) of a function."""
     original, calls = getattr(owner, name), [0]
 
     def interrupted(*arguments, **options):

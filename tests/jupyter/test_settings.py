@@ -23,7 +23,10 @@ TAKE_AND_DROP = "x = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); del
 
 @pytest.fixture
 def configured(make_notebook):
-    """Return a function that creates a notebook with a configuration and loads the extension; `said` is its output."""
+    """Return a function that creates a notebook with settings and loads the extension.
+
+    The output of loading is ``notebook.said``.
+    """
 
     def make(**settings):
         notebook = make_notebook(GPUMem=settings)

@@ -13,7 +13,7 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 
 
 class Interrupted:
-    """Replace `DeviceMonitor.read` so that call number ``at`` fails."""
+    """Replaces `DeviceMonitor.read` with a method whose call number ``at``, counted from 1, fails."""
 
     def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
         self.calls_left = at

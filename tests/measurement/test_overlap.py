@@ -15,7 +15,7 @@ NOTE = "code in another thread was measured at the same time, and both reports c
 
 @pytest.fixture
 def in_thread():
-    """Calls a function in another thread, always the same one."""
+    """Call functions in a second thread, which is the same for all calls."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda function, *arguments: pool.submit(function, *arguments).result()
 

@@ -117,7 +117,7 @@ class TwoMachines:
         current().peaks.remove()
 
     def wrap(self):
-        """Another library wraps our wrappers."""
+        """Wrap this package's wrappers, as another library might."""
         for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"):
             inner = getattr(torch._C, name)
             setattr(torch._C, name, functools.partial(inner))

@@ -217,7 +217,7 @@ def test_constant_usage_is_stored_with_both_ends():
 
 
 def interrupted(*times):
-    """`PeriodicThread.start`, and then Ctrl-C."""
+    """Start the thread, and then raise `KeyboardInterrupt` as if the user had pressed Ctrl-C."""
     PeriodicThread.start(current().sampler._thread, *times)
     raise KeyboardInterrupt
 

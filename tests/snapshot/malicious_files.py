@@ -185,9 +185,10 @@ def frames_with_slow_indices(bits, count):
 
 
 def overlapping_inline_strings(size, templates=6):
-    """Return a pickle with ``size`` bytes that contain possible events with five strings of 245 bytes every 26 bytes.
+    """Return a pickle in which a possible event with five strings of 245 bytes begins every 26 bytes.
 
-    Each of several tuples of keys is prefixed by the keys of these events.
+    ``size`` bytes contain these events. They follow events with 5 to ``templates`` + 4 keys, the first five of which
+    are the same.
     """
     names = [b"action", b"compile_context", b"user_metadata", b"frames", b"pool_id"]
     names += [b"x%d" % number for number in range(templates)]

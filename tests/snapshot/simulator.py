@@ -141,7 +141,7 @@ class Device:
                 self.log("segment_free", home.address, home.size, home.stream, home.pool, frames)
 
     def unmap(self, home, frames):
-        """Unmap the whole pages in the first free block that contains whole pages, so that two ranges remain."""
+        """Unmap the whole pages of the first free block that contains any. Up to two mapped ranges remain."""
         for at, block in enumerate(home.blocks):
             first = -(-(block.address - home.address) // PAGE) * PAGE + home.address
             last = (block.address + block.size - home.address) // PAGE * PAGE + home.address

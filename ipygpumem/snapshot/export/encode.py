@@ -138,7 +138,6 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Order allocations by start event and store the events of their frees as differences, which saves space."""
     order = np.argsort(columns["start"], kind="stable")
     ordered_columns = {name: column[order] for name, column in columns.items()}
     del ordered_columns["nth"]  # the viewer computes it
@@ -182,7 +181,6 @@ def _device(snapshot: SnapshotData, timeline: Timeline, replays: Mapping[int, En
 
 
 def _pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """Pack an integer column with the encoding whose estimated size is smallest. Return ``(description, bytes)``."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
     candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [

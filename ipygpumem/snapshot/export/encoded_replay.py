@@ -90,7 +90,6 @@ def _encode(result: Replay, settings: str) -> EncodedReplay:
 
 
 def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int, ...]]:
-    """Yield the segments before the first event and all later changes, with the columns of `_CHANGE`."""
     recording, ranges = run.recording, run.allocator.ranges
     starts = sorted(ranges)
     initial = recording.initial.segments

@@ -40,7 +40,6 @@ _CHUNK = 1 << 14
 
 
 def _columns(snapshot: SnapshotData, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
-    """Return the events of a device as one numpy array for each of `COLUMNS`. ``clean`` is applied to all strings."""
     trace = timeline.trace
     frames = snapshot.stacks.frames
     user_frame = np.append(snapshot.stacks.user_frame, -1)[trace.stack]
@@ -75,7 +74,6 @@ def _all_columns(snapshot: SnapshotData, device: int | None, clean: Callable[[st
 def event_rows(
     snapshot: SnapshotData, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the events as tuples of Python objects in the order of `COLUMNS`."""
     for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)

@@ -94,7 +94,6 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def strip_directories(files: list[str]) -> dict[str, str]:
-    """Return a short, unique name for each file. Names of library files include the path within the library."""
     names: dict[str, str] = {}
     used_names: set[str] = set()
     numbers: dict[str, int] = {}

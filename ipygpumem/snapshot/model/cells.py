@@ -166,7 +166,6 @@ class CellLookup:
         return np.where(active < 0, -1, self._runs[file][active]) if file else active
 
     def _cell_files(self, stack: int) -> list[str]:
-        """Return the file names of the cells in a stack, outermost first."""
         files = self._files[stack + 1]
         if files is None:
             names = dict.fromkeys(frame.file for frame in reversed(self._stacks.stack(stack)))

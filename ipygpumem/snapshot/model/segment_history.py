@@ -114,17 +114,14 @@ class SegmentHistory:
         return np.concatenate([table, _segment_rows(segments, older_rows)]), start, end
 
     def _fixed_segments(self, rows: Ints) -> Ints:
-        """Return the index in ``_fixed`` of the segment of each allocation, or -1."""
         allocations, table = self._timeline.allocations, self._fixed
         segments = table["address"], table["size"], self._start, self._end
         return find_segment(segments, allocations.address[rows], allocations.start[rows].astype(np.int64))
 
     def segment_ends(self, rows: Ints) -> Ints:
-        """Return the end address of the segment of each allocation; 0 if it is unknown."""
         return np.append(self._fixed["address"] + self._fixed["size"], 0)[self._fixed_segments(rows)]
 
     def pools(self, rows: Ints) -> Ints:
-        """Return the pool index of each allocation; -1 if it is unknown."""
         allocations, table = self._timeline.allocations, self._fixed
         address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
         segment = self._fixed_segments(rows)
@@ -178,7 +175,6 @@ class SegmentHistory:
         return stream, address, event, change, np.flatnonzero(np.append(differs, True))
 
     def _mapped(self, event: int) -> NDArray[Any]:
-        """Return the mapped ranges after an event as `SEGMENT` rows. Adjacent ranges are merged."""
         at_end = self._ranges
         if not len(self._map_events) and not len(at_end):
             return at_end

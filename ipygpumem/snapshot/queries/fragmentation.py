@@ -130,7 +130,6 @@ def _fit(
 
 
 def _recorded_free_blocks(snapshot: SnapshotData, state: AllocatorState) -> tuple[Ints, Ints]:
-    """Return the size and the segment row of each free block at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = find_range(state.segments, blocks.address[free])

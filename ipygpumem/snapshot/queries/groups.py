@@ -117,7 +117,6 @@ def _user_frames(snapshot: SnapshotData, timeline: Timeline, rows: Ints) -> Ints
 
 
 def _short_names(snapshot: SnapshotData, timeline: Timeline, rows: Ints, ids: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group, given the group's ID and the file name."""
     times = _times(timeline, rows)
     order = np.argsort(ids, kind="stable")
     ordered_ids = ids[order]

@@ -83,10 +83,6 @@ def _device_lines(snapshot: Snapshot, timeline: Timeline, *, short: bool) -> lis
 
 
 def _fragmentation_cost(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Return a list with a line on how much the peak of reserved memory exceeds the peak of allocated memory.
-
-    The result is empty if the difference is unknown or at most 5% of reserved memory, or if no segments were allocated.
-    """
     reserved = timeline.reserved_peak or 0
     if reserved - timeline.requested.peak()[1] <= _RELEVANT * reserved:
         return []

@@ -36,7 +36,6 @@ class OversizedInteger(str):
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type with an article, such as ``a list``."""
     if type(value) is OversizedInteger:
         return "an integer of more than 128 bits"
     if type(value) is EntryRun:

@@ -89,7 +89,6 @@ class EntryRun:
         return self.stop - self.first
 
     def memo_starts(self) -> Ints:
-        """Return the memo index of the first object of each entry."""
         before = self.entries.memo_before
         starts: Ints = before[self.first : self.stop] + (self.memo_index - before[self.first])
         return starts
@@ -165,7 +164,6 @@ def _read_chunk(data: bytes, keys: dict[str, int], first: int) -> FieldReader:
 
 
 def _openings(data: bytes, chunk: int) -> Ints:
-    """Return the positions at which candidates start, in the chunk of the file that starts at ``chunk``."""
     octets = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
     opening: Ints = at[octets[at + 1 + (octets[at + 1] == op.MEMOIZE)] == op.MARK]

@@ -144,7 +144,6 @@ class FieldReader:
             column[rows] = -1 - new_numbers[-1 - column[rows]]
 
     def close(self) -> None:
-        """Read the end of every entry and remove invalid entries."""
         valid = self._octets[self.position] == op.SETITEMS
         self.position = self.position + 1
         self._retain(valid)

@@ -70,7 +70,6 @@ def read_segments(
 
 
 def _host_segment(segment: dict[str, Any]) -> dict[str, Any]:
-    """Convert a segment of pinned host memory, which consists of one block, to the format of ``segments``."""
     state = "active_allocated" if segment.get("allocated") else STATES[2 if segment.get("active") else 0]
     size, pool = segment.get("size"), segment.get("segment_pool_id")
     fields = {"device": HOST, "address": segment.get("address"), "total_size": size, "segment_pool_id": pool}

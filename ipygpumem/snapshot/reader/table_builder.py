@@ -59,7 +59,6 @@ class TableBuilder:
         self._next_check = _FIRST_CHECK
 
     def text(self, value: Any, where: str) -> int:
-        """Return the index of a string. User metadata that is a dict is converted to a string."""
         if type(value) is not dict:
             return self.texts[text(value, where)]
         if id(value) not in self._metadata:
@@ -75,7 +74,6 @@ class TableBuilder:
         return self.pools[_POOL.pack(*(integer(part, where) for part in parts))]
 
     def index(self, key: str, value: Any) -> int:
-        """Return the index of the string, stack or pool ID that an event contains under a key; -1 for None."""
         if value is None:
             return -1
         if key in _TEXT_KEYS:

@@ -106,7 +106,6 @@ class FreeBlocks:
         return sum(self._sizes.values())
 
     def free_blocks(self, pool: int) -> list[tuple[int, int]]:
-        """Return the address and the size of each free block of a pool."""
         return [(key & ADDRESS_MASK, key >> ADDRESS_BITS) for key in self._free[pool]]
 
     def _free_from(self, pool: int, min_size: int) -> list[int]:

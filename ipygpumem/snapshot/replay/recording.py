@@ -239,7 +239,6 @@ class Recording:
         return settings.without_ineffective(requested, largest_segment)
 
     def failed_request(self, event: int, settings: AllocatorSettings) -> tuple[int, int]:
-        """Return the pool index and the rounded size of the request of an out-of-memory error."""
         (rounded,) = settings.round(self.trace.size[[event]]).tolist()  # the recorded size is already rounded
         pool = int(self._failed_pools[np.searchsorted(self.trace.events(Action.OOM), event)])
         return pool + (rounded <= SMALL), rounded

@@ -92,7 +92,6 @@ class ReplayRun:
     cost: float = 0.0
 
     def event_of(self, request: int) -> int:
-        """Return the event of a request, given its number as in `SegmentEvent`."""
         recording = self.recording
         if request < len(recording.allocations):
             return int(recording.allocations.start[request])

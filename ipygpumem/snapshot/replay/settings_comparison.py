@@ -158,18 +158,10 @@ def compare_settings(
     settings: Sequence[str] = (),
     capacity: int | str | None = None,
 ) -> SettingsComparison:
-    """Replay the recording of a device with several settings.
+    """Replay the recording of a device, by default `default_device`, with several settings.
 
-    Args:
-        snapshot: Snapshot that contains the recording.
-        device: Device index; by default the device with the highest peak among those on which a request failed or, if
-            none failed, among all devices.
-        settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; by default the default settings and `SETTINGS`.
-        capacity: Limit of reserved memory, such as ``"24 GiB"``.
-
-    Raises:
-        ReplayError: The recording cannot be replayed.
-        OptionError: A setting or the capacity is invalid.
+    ``settings`` are in the format of ``PYTORCH_ALLOC_CONF``; by default, they are the default settings and `SETTINGS`.
+    ``capacity`` is a limit of reserved memory, such as ``"24 GiB"``.
     """
     verification = cached_verification(
         snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device

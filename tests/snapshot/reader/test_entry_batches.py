@@ -32,7 +32,7 @@ def batches_from_the_first_byte(monkeypatch):
 
 
 def runs(data):
-    """Return the runs that the reader finds in a pickle; an empty list if the pickle is not columnar."""
+    """Return the runs that the reader finds in a pickle; none if the pickle is not columnar."""
     reader = PickleReader(data, ReadLimits())
     try:
         reader.read()
