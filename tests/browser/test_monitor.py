@@ -32,7 +32,7 @@ STATE = """(cell) => {
       count: history.time.length, cells: history.cells.map((cell) => cell.number), running: history.running,
       devices: [...history.devices.keys()], status: panel.status.textContent, span: panel.span,
       theme: panel.root.dataset.theme,
-      maximum: Object.fromEntries([...history.devices].map(([name, { columns }]) =>
+      maximum: Object.fromEntries([...history.devices].map(([name, columns]) =>
         [name, Object.fromEntries(Object.entries(columns).map(([part, row]) => [part, Math.max(...row)]))])),
       texts: [...panel.root.querySelectorAll('section')].map((section) => section.innerText),
       painted: [...panel.root.querySelectorAll('canvas')].map((canvas) => {

@@ -36,9 +36,9 @@ test("readings are added in order", () => {
   history.add(reading(2, { "cuda:0": device(99) }));
   history.add(reading(3, {}));
   assert.deepEqual(history.time, [1, 2, 3]);
-  assert.deepEqual(history.devices.get("cuda:0").columns.allocated, [10, 20, null]);
-  assert.deepEqual(history.devices.get("cuda:1").columns.allocated, [null, 30, null]);
-  assert.deepEqual(history.devices.get("cuda:1").own, [true, false, true]);
+  assert.deepEqual(history.devices.get("cuda:0").allocated, [10, 20, null]);
+  assert.deepEqual(history.devices.get("cuda:1").allocated, [null, 30, null]);
+  assert.deepEqual(history.devices.get("cuda:1").own, [null, false, null]);
   assert.equal(history.cells.length, 1, "a cell that is sent twice is added once");
   assert.equal(history.running, null);
   assert.deepEqual([history.at(0.5), history.at(1), history.at(2.9), history.at(99)], [-1, 0, 1, 2]);
@@ -49,7 +49,7 @@ test("past readings are inserted before newer ones", () => {
   history.add(reading(5, { "cuda:0": device(50) }, [[3, 4, 5, true]], [4, 5]));
   history.prepend(past([1, 3, 5], [10, 30, 77], [[2, 1, 2, false]]));
   assert.deepEqual(history.time, [1, 3, 5]);
-  assert.deepEqual(history.devices.get("cuda:0").columns.allocated, [10, 30, 50]);
+  assert.deepEqual(history.devices.get("cuda:0").allocated, [10, 30, 50]);
   assert.deepEqual(
     history.cells.map((cell) => [cell.number, cell.good]),
     [
@@ -68,7 +68,7 @@ test("readings of one hour are kept", () => {
   const history = new History();
   for (let i = 0; i < 5000; i++) history.add(reading(i, { "cuda:0": device(i) }, [[i, i - 1, i, true]]));
   assert.ok(history.time.length <= 3700);
-  assert.equal(history.time.length, history.devices.get("cuda:0").columns.used.length);
+  assert.equal(history.time.length, history.devices.get("cuda:0").used.length);
   assert.ok(history.cells.length <= 2000);
 });
 

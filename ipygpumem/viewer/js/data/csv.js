@@ -7,9 +7,14 @@ const FORMULA = /(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@
 
 /** @typedef {string|number|null|undefined} Cell */
 
-/** @param {Cell[][]} rows */
+/** @param {(readonly Cell[])[]} rows */
 export function toCsv(rows) {
   return rows.map((row) => `${row.map(cellText).join(",")}\r\n`).join("");
+}
+
+/** The rows of a table of objects. @param {readonly string[]} fields @param {any[]} objects @returns {Cell[][]} */
+export function rowsOf(fields, objects) {
+  return objects.map((object) => fields.map((field) => object[field]));
 }
 
 /** @param {Cell} value */

@@ -38,7 +38,7 @@ export class Card {
     const own = device.own.at(-1) ?? true;
     return PARTS.map((part, i) => ({
       label: part === "outside" && !own ? "outside PyTorch, all processes" : LABELS[part],
-      values: device.columns[part],
+      values: device[part],
       color: areas[i],
     })).filter(({ values }) => values.some((value) => value !== null));
   }
@@ -51,9 +51,9 @@ export class Card {
     const colors = monitorColors(theme);
     const rows = this.rows(history, colors.areas);
     const device = history.devices.get(this.name);
-    const capacity = device ? (device.columns.capacity.findLast((bytes) => bytes !== null) ?? null) : history.total;
+    const capacity = device ? (device.capacity.findLast((bytes) => bytes !== null) ?? null) : history.total;
     const index = history.at(cursor ?? end);
-    const used = (device ? device.columns.used[index] : history.rss[index]) ?? null;
+    const used = (device ? device.used[index] : history.rss[index]) ?? null;
     this.drawHead(
       history.labels[this.name],
       used,

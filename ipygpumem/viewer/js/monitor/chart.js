@@ -12,24 +12,16 @@ const LABEL_WIDTH = 30; // narrower cells have no label
 const TICK_SPACING = 78;
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
 
-const LIGHT = {
-  areas: ["#5b93e6", "#a9c9f5", "#eeb04f", "#b4bcc7"],
-  failed: "#f4d2cd",
-  running: "#cfe3f7",
-  edge: "rgba(24, 32, 44, 0.55)",
-};
-const DARK = {
-  areas: ["#3f77cc", "#2d4f80", "#b97c1f", "#5c6674"],
-  failed: "#582f2b",
-  running: "#24507c",
-  edge: "rgba(236, 240, 246, 0.6)",
+const AREAS = {
+  light: ["#5b93e6", "#a9c9f5", "#eeb04f", "#b4bcc7"],
+  dark: ["#3f77cc", "#2d4f80", "#b97c1f", "#5c6674"],
 };
 
 /** @typedef {ReturnType<typeof monitorColors>} Colors */
 
 /** @param {import("../ui/theme.js").Theme} theme */
 export function monitorColors(theme) {
-  return { ...chartColors(theme), ...(theme === "dark" ? DARK : LIGHT) };
+  return { ...chartColors(theme), areas: AREAS[theme] };
 }
 
 /** The cumulative sums of rows from the bottom; null where the values of all rows so far are unknown. @param {(number|null)[][]} rows */

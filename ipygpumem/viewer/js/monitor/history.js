@@ -4,14 +4,13 @@ import { countWhile } from "../data/collections.js";
 
 /** Parts of device memory, from the bottom of the chart. */
 export const PARTS = /** @type {const} */ (["allocated", "cached", "outside", "others"]);
-const FIELDS = [...PARTS, "used", "capacity"];
+const FIELDS = [...PARTS, "used", "capacity", "own"];
 const SECONDS = 3600;
 const MAX_CELLS = 2000;
 const TRIM_BATCH = 60;
 
 /**
- * @typedef {Record<string, (number|null)[]>} Columns bytes at each reading, null if unknown
- * @typedef {{columns: Columns, own: boolean[]}} Series own: `outside` counts this process alone
+ * @typedef {Record<string, any[]>} Columns bytes at each reading, null if unknown; own: `outside` counts this process alone
  * @typedef {{number: number|null, begin: number, end: number, good: boolean}} Cell good: it raised no error
  */
 
@@ -19,7 +18,7 @@ export class History {
   constructor() {
     /** Seconds since the Unix epoch. @type {number[]} */
     this.time = [];
-    /** @type {Map<string, Series>} */
+    /** @type {Map<string, Columns>} */
     this.devices = new Map();
     /** Resident memory of the process. @type {(number|null)[]} */
     this.rss = [];
@@ -47,10 +46,10 @@ export class History {
     this.rss = past.rss.slice(0, count);
     this.total = past.total ?? this.total;
     this.devices = new Map(
-      Object.entries(past.devices).map(([name, series]) => {
-        const columns = Object.fromEntries(FIELDS.map((field) => [field, series[field].slice(0, count)]));
-        return [name, { columns, own: series.own.slice(0, count) }];
-      }),
+      Object.entries(past.devices).map(([name, series]) => [
+        name,
+        Object.fromEntries(FIELDS.map((field) => [field, series[field].slice(0, count)])),
+      ]),
     );
     this.cells = [];
     this.#addCells(past.cells);
@@ -77,14 +76,10 @@ export class History {
     this.total = reading.total ?? this.total;
     for (const name of Object.keys(reading.devices)) {
       if (this.devices.has(name)) continue;
-      const columns = Object.fromEntries(FIELDS.map((field) => [field, new Array(count).fill(null)]));
-      this.devices.set(name, { columns, own: new Array(count).fill(true) });
+      this.devices.set(name, Object.fromEntries(FIELDS.map((field) => [field, new Array(count).fill(null)])));
     }
-    for (const [name, { columns, own }] of this.devices) {
-      const device = reading.devices[name];
-      for (const field of FIELDS) columns[field].push(device?.[field] ?? null);
-      own.push(device?.own ?? true);
-    }
+    for (const [name, columns] of this.devices)
+      for (const field of FIELDS) columns[field].push(reading.devices[name]?.[field] ?? null);
   }
 
   /** All readings, in the form in which they arrived. */
@@ -94,9 +89,9 @@ export class History {
       rss: this.rss[i],
       total: this.total,
       devices: Object.fromEntries(
-        [...this.devices].map(([name, { columns, own }]) => [
+        [...this.devices].map(([name, columns]) => [
           name,
-          { own: own[i], ...Object.fromEntries(FIELDS.map((field) => [field, columns[field][i]])) },
+          Object.fromEntries(FIELDS.map((field) => [field, columns[field][i]])),
         ]),
       ),
     }));
@@ -121,10 +116,7 @@ export class History {
   #trim(count) {
     this.time.splice(0, count);
     this.rss.splice(0, count);
-    for (const { columns, own } of this.devices.values()) {
-      for (const field of FIELDS) columns[field].splice(0, count);
-      own.splice(0, count);
-    }
+    for (const columns of this.devices.values()) for (const field of FIELDS) columns[field].splice(0, count);
     this.cells = this.cells.filter((cell) => cell.end >= this.time[0]);
   }
 

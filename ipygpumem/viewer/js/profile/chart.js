@@ -16,14 +16,7 @@ export const MARGIN = { left: 78, right: 18, top: 30, bottom: 30 };
 const HEADROOM = 1.04;
 
 /**
- * @typedef {object} ChartState
- * @property {import("./model.js").DeviceTimeline} device
- * @property {import("./model.js").AxisKind} axis
- * @property {[number, number]} view the visible part of the axis
- * @property {number|null} cursor a state
- * @property {boolean} pinned the cursor was set by a click or key, and is not just below the pointer
- * @property {Record<import("./model.js").Counter, boolean>} counters which ones are drawn
- *
+ * @typedef {ReturnType<import("./state.js").ProfileState["chartState"]>} ChartState
  * @typedef {{rows: Int32Array, top: number, box: import("../ui/axes.js").Box}} Drawn
  *   the state of each pixel column, the bytes at the upper edge, and the plot
  * @typedef {{context: CanvasRenderingContext2D, state: ChartState, colors: import("../ui/theme.js").ChartColors,

@@ -140,7 +140,7 @@ export class ProfileState {
     return formatTime(this.device.timeOf(row), this.device.span, this.visibleTime());
   }
 
-  /** @returns {import("./chart.js").ChartState} */
+  /** What the chart shows; pinned: the cursor was set by a click or key, and is not just below the pointer. */
   chartState() {
     const { device, axis, view, counters } = this;
     return { device, axis, view, counters, cursor: this.pointed ?? this.cursor, pinned: this.pointed === null };

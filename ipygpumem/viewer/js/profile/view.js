@@ -3,11 +3,11 @@
 import { count, duration, fine, plural, size } from "../data/units.js";
 import { fitCanvas, pixelRatio } from "../ui/canvas.js";
 import { button, HelpDialog, select } from "../ui/controls.js";
-import { frameScheduler, h, handleKey } from "../ui/dom.js";
+import { frameScheduler, h, handleKey, listen } from "../ui/dom.js";
 import { fillArea, OverviewStrip } from "../ui/overview-strip.js";
 import { chartColors, themeOf, watchTheme } from "../ui/theme.js";
 import { Tooltip } from "../ui/tooltip.js";
-import { horizontalZoom } from "../ui/zoom.js";
+import { horizontalZoom, viewKeys, ZOOM_STEP } from "../ui/zoom.js";
 import { COLORS, drawChart, MARGIN, plotBox } from "./chart.js";
 import { exportCsv, exportPng } from "./export.js";
 import { COUNTER_NAMES, updateLegend } from "./legend.js";
@@ -15,7 +15,6 @@ import { CATEGORIES, COUNTERS, ORDER } from "./model.js";
 import { MINIMUM, ProfileState } from "./state.js";
 import { CategoryTable } from "./table.js";
 
-const ZOOM_STEP = 1.5;
 const HELP = [
   "Each pixel column shows the highest memory usage in its time range, so that no peak is lost. Zoom in to see every change.",
   "Categories are derived from how operators use a tensor, as recorded by torch.profiler. Memory that was allocated before the profile counts from its start if an operator uses it. Memory that no operator uses is missing here; PyTorch's own count includes it.",
@@ -138,30 +137,25 @@ export class ProfileView {
   }
 
   listen() {
-    const { plot } = this;
-    plot.addEventListener("dblclick", () => this.state.showAll());
-    plot.addEventListener("pointermove", (event) => this.point(event));
-    plot.addEventListener("pointerleave", () => this.point(null));
-    plot.addEventListener("click", (event) => this.click(event));
     const keys = this.keys();
-    plot.addEventListener("keydown", (event) => {
-      if (event.shiftKey && event.key.startsWith("Arrow")) handleKey(event, this.viewKeys());
-      else handleKey(event, keys);
+    const move = this.viewKeys();
+    listen(this.plot, {
+      dblclick: () => this.state.showAll(),
+      pointermove: (event) => this.point(event),
+      pointerleave: () => this.point(null),
+      click: (event) => this.click(event),
+      keydown: (event) => handleKey(event, event.shiftKey ? { ...keys, ...move } : keys),
     });
   }
 
-  /** Keys that move and zoom the view. @returns {Record<string, () => void>} */
+  /** Keys that move and zoom the view. */
   viewKeys() {
-    return {
-      ArrowLeft: () => this.state.pan(-0.15),
-      ArrowRight: () => this.state.pan(0.15),
-      PageUp: () => this.state.pan(-0.9),
-      PageDown: () => this.state.pan(0.9),
-      "+": () => this.state.zoomBy(1 / ZOOM_STEP),
-      "=": () => this.state.zoomBy(1 / ZOOM_STEP),
-      "-": () => this.state.zoomBy(ZOOM_STEP),
-      0: () => this.state.showAll(),
-    };
+    const { state } = this;
+    return viewKeys(
+      (share) => state.pan(share),
+      (factor) => state.zoomBy(factor),
+      () => state.showAll(),
+    );
   }
 
   /** @returns {Record<string, () => void>} */

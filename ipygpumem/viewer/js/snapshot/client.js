@@ -73,11 +73,8 @@ function workerClient(address) {
         reject(new ViewerError("The viewer's worker has stopped. Open the viewer again."));
       pending.clear();
     };
-    const request = (
-      /** @type {string} */ name,
-      /** @type {object} */ request,
-      /** @type {Transferable[]} */ transfer = [],
-    ) =>
+    /** @type {Client["request"]} */
+    const request = (name, request, transfer = []) =>
       new Promise((resolve, reject) => {
         lastId++;
         pending.set(lastId, { resolve, reject });

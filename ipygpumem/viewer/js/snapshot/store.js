@@ -2,50 +2,31 @@
 
 /**
  * @typedef {import("./engine/pane.js").Mark} Mark
- * @typedef {object} Shown
- * @property {number} device of all files; -1: of each file the one with the highest peak
- * @property {"event"|"time"} axis
- * @property {[number, number]|null} x the visible part of the axis; null: everything
- * @property {[number, number]|null} y the visible bytes; null: everything
- * @property {number} source the file that the panels show
- * @property {number|null} event the cursor; null: the peak
- * @property {[number, number]|null} range events
- * @property {number|null} row the selected allocation
- * @property {string} mode color by
- * @property {number[]} hidden classes
- * @property {Mark} mark
- * @property {string} key group by
- * @property {"bytes"|"time"} measure
- * @property {string} root of the icicle
- * @property {string} tab
- * @property {string} search
- * @property {"pan"|"ruler"|"box"|"range"} tool
- * @property {boolean} replayed whether the state of the allocator is that of the replay with other settings
- * @property {boolean} follow the cursor follows the pointer
+ * @typedef {import("../ui/zoom.js").Range} Range
+ * @typedef {ReturnType<typeof initialState>} Shown
  */
 
-/** @returns {Shown} */
 export function initialState() {
   return {
-    device: 0,
-    axis: "event",
-    x: null,
-    y: null,
-    source: 0,
-    event: null,
-    range: null,
-    row: null,
-    mode: "line",
-    hidden: [],
-    mark: { kind: "none" },
-    key: "line",
-    measure: "bytes",
-    root: "",
+    device: 0, // of all files; -1: of each file the one with the highest peak
+    axis: /** @type {"event"|"time"} */ ("event"),
+    x: /** @type {Range|null} */ (null), // the visible part of the axis; null: everything
+    y: /** @type {Range|null} */ (null), // the visible bytes; null: everything
+    source: 0, // the file that the panels show
+    event: /** @type {number|null} */ (null), // the cursor; null: the peak
+    range: /** @type {Range|null} */ (null), // events
+    row: /** @type {number|null} */ (null), // the selected allocation
+    mode: "line", // color by
+    hidden: /** @type {number[]} */ ([]), // classes
+    mark: /** @type {Mark} */ ({ kind: "none" }),
+    key: "line", // group by
+    measure: /** @type {"bytes"|"time"} */ ("bytes"),
+    root: "", // of the icicle
     tab: "live",
     search: "",
-    tool: "pan",
-    replayed: false,
-    follow: false,
+    tool: /** @type {"pan"|"ruler"|"box"|"range"} */ ("pan"),
+    replayed: false, // whether the state of the allocator is that of the replay with other settings
+    follow: false, // the cursor follows the pointer
   };
 }
 

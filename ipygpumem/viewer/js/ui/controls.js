@@ -1,10 +1,14 @@
 /** Buttons, select fields, the help dialog and table cells that the pages share. */
 
-import { h } from "./dom.js";
+import { h, replaceChildren } from "./dom.js";
 
-/** @param {string} text @param {() => void} onClick @param {Record<string, any>} [attributes] */
-export function button(text, onClick, attributes = {}) {
-  return h("button", { type: "button", ...attributes, on: { click: onClick, ...attributes.on } }, text);
+/**
+ * @param {string|(Node|string|null|undefined|false)[]} content @param {(event: MouseEvent) => void} onClick
+ * @param {Record<string, any>} [attributes]
+ */
+export function button(content, onClick, attributes = {}) {
+  const children = [content].flat();
+  return h("button", { type: "button", ...attributes, on: { click: onClick, ...attributes.on } }, ...children);
 }
 
 /** @param {string} text @param {() => void} onClick @param {Record<string, any>} [attributes] */
@@ -43,6 +47,32 @@ export function numberCell(...children) {
 /** @param {readonly string[]} names the first one is the heading of the row labels, the others are of numbers */
 export function headerCells(names) {
   return names.map((name, column) => h("th", { scope: "col", class: column ? "number" : null }, name));
+}
+
+/** A cell with a bar behind its text. @param {string} text @param {number} percent @param {string} [kind] */
+export function barCell(text, percent, kind = "") {
+  const bar = h("i", { style: { width: `${percent.toFixed(1)}%` } });
+  return h("td", { class: `number share ${kind}` }, bar, h("span", {}, text));
+}
+
+/** A table that scrolls, with a line below it. */
+export class ScrollTable {
+  /** @param {string} label */
+  constructor(label) {
+    this.head = h("tr");
+    this.body = h("tbody");
+    this.foot = h("p", { class: "soft" });
+    const table = h("table", {}, h("thead", {}, this.head), this.body);
+    const attributes = { class: "scroll", tabindex: 0, role: "region", aria: { label } };
+    this.element = h("div", attributes, table, this.foot);
+  }
+
+  /** @param {readonly string[]} headings @param {HTMLElement[]} rows @param {string} foot */
+  show(headings, rows, foot) {
+    this.head.replaceChildren(...headerCells(headings));
+    replaceChildren(this.body, rows);
+    this.foot.textContent = foot;
+  }
 }
 
 /** How to read the chart, and what each key does. */

@@ -12,7 +12,7 @@ export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
-    if (key === "on") for (const [name, listener] of Object.entries(value)) element.addEventListener(name, listener);
+    if (key === "on") listen(element, value);
     else if (key === "data") Object.assign(element.dataset, value);
     else if (key === "aria")
       for (const [name, text] of Object.entries(value)) element.setAttribute(`aria-${name}`, String(text));
@@ -24,6 +24,11 @@ export function h(tag, attributes = {}, ...children) {
     ...children.filter((child) => child !== null && child !== undefined && child !== false).map((child) => child || ""),
   );
   return element;
+}
+
+/** @param {EventTarget} target @param {Record<string, (event: any) => void>} listeners @param {AddEventListenerOptions} [options] */
+export function listen(target, listeners, options) {
+  for (const [name, listener] of Object.entries(listeners)) target.addEventListener(name, listener, options);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

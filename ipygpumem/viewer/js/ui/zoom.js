@@ -3,6 +3,9 @@
 import { select } from "d3-selection";
 import { zoom, zoomIdentity } from "d3-zoom";
 
+/** How much a key or a button zooms. */
+export const ZOOM_STEP = 1.4;
+
 /** @typedef {[number, number]} Range */
 
 /** @param {number} a @param {number} b @returns {Range} */
@@ -26,6 +29,24 @@ export function scaleRange([from, to], factor, center) {
 export function shiftRange([from, to], share) {
   const distance = (to - from) * share;
   return [from + distance, to + distance];
+}
+
+/**
+ * The keys that move and zoom a view.
+ * @param {(share: number) => void} pan @param {(factor: number) => void} zoomBy @param {() => void} showAll
+ * @returns {Record<string, () => void>}
+ */
+export function viewKeys(pan, zoomBy, showAll) {
+  return {
+    ArrowLeft: () => pan(-0.15),
+    ArrowRight: () => pan(0.15),
+    PageUp: () => pan(-0.9),
+    PageDown: () => pan(0.9),
+    "+": () => zoomBy(1 / ZOOM_STEP),
+    "=": () => zoomBy(1 / ZOOM_STEP),
+    "-": () => zoomBy(ZOOM_STEP),
+    0: showAll,
+  };
 }
 
 /**

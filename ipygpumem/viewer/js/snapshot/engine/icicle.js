@@ -87,13 +87,8 @@ function layout(tree, root, threshold) {
   /** @type {Box[]} */
   const boxes = [];
   let path = "";
-  const box = (
-    /** @type {Node} */ { inner: _, ...facts },
-    /** @type {number} */ depth,
-    /** @type {number} */ x0,
-    /** @type {number} */ x1,
-    /** @type {string} */ at,
-  ) => ({ ...facts, depth, x0, x1, path: at });
+  /** @type {(node: Node, depth: number, x0: number, x1: number, path: string) => Box} */
+  const box = ({ inner: _, ...facts }, depth, x0, x1, path) => ({ ...facts, depth, x0, x1, path });
   boxes.push(box(tree, 0, 0, 1, ""));
   for (const step of root ? root.split("/") : []) {
     const next = node.inner.get(step);

@@ -23,7 +23,6 @@ export function overviewOf(snapshot) {
     actions: /** @type {string[]} */ (snapshot.header.actions ?? []),
     settings: /** @type {Record<string, unknown>} */ (snapshot.header.settings ?? {}),
     stacks: snapshot.stacks.length,
-    sources: Object.keys(snapshot.sources).length,
     devices: snapshot.devices.map((device) => deviceFacts(snapshot, device)),
   };
 }

@@ -8,7 +8,7 @@ import { HIDDEN } from "./rasterize.js";
 import { search } from "./search.js";
 
 /**
- * @typedef {{kind: "none"} | {kind: "group", key: string, code: number} | {kind: "search", text: string} | {kind: "row", row: number}} Mark
+ * @typedef {{kind: "none"} | {kind: "group", key: string, code: number} | {kind: "search", text: string}} Mark
  * @typedef {object} Look what decides the style of each allocation
  * @property {string} mode color by
  * @property {number[]} hidden classes that the legend hides
@@ -63,11 +63,6 @@ export class Pane {
   /** 1 for each row that is highlighted; undefined if there is no mark. @param {Mark} mark @returns {Uint8Array|undefined} */
   marked(mark) {
     if (mark.kind === "search") return this.search(mark.text).rows;
-    if (mark.kind === "row") {
-      const marked = new Uint8Array(this.device.allocations.length);
-      marked[mark.row] = 1;
-      return marked;
-    }
     if (mark.kind === "group") {
       const { codes } = this.snapshot.key(this.device, mark.key);
       return Uint8Array.from(codes, (code) => (code === mark.code ? 1 : 0));

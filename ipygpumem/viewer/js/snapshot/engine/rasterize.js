@@ -27,19 +27,7 @@ const MAX_STEPS = 2.5e6;
 
 /**
  * @typedef {{x0: number, x1: number, y0: number, y1: number, width: number, height: number}} View y in bytes; pixels
- * @typedef {object} Picture
- * @property {Uint32Array} pixels RGBA, from the top
- * @property {Int32Array} ids row of the allocation at each pixel, or `NOTHING`, `THIN`
- * @property {Int32Array} states the state (event + 1) that each column shows
- * @property {Int32Array} firsts first state inside each column
- * @property {Int32Array} lasts last state inside each column
- * @property {Float64Array} total requested bytes at that state
- * @property {Float64Array} reserved the maximum of reserved bytes inside the column
- * @property {Float64Array} replayed the same with other settings
- * @property {Uint32Array} thinCount allocations less than one pixel high
- * @property {Float64Array} thinBytes
- * @property {Uint32Array} hiddenCount allocations that are alive inside the column but not at its state
- * @property {Float64Array} hiddenBytes
+ * @typedef {ReturnType<typeof rasterize>} Picture
  */
 
 /** Fills pixels of one column, or of several columns that show the same state. */
@@ -85,7 +73,6 @@ class Brush {
  * @param {Uint8Array} style of each allocation
  * @param {Uint32Array} colors 512 colors: fill by style, upper edge by style; styles from 128 on are the thin band
  * @param {{pixels?: Uint32Array, ids?: Int32Array}} [buffers] to reuse, if their size fits
- * @returns {Picture}
  */
 export function rasterize(device, axis, view, style, colors, buffers = {}) {
   const { width, height } = view;
@@ -107,19 +94,18 @@ export function rasterize(device, axis, view, style, colors, buffers = {}) {
     reserved[column] = highest(device.reserved);
     replayed[column] = highest(device.replay?.reserved);
   }
-  /** @type {Picture} */
   const picture = {
-    pixels,
-    ids,
-    states,
-    firsts: first,
-    lasts: last,
-    total,
-    reserved,
-    replayed,
-    thinCount: new Uint32Array(width),
+    pixels, // RGBA, from the top
+    ids, // row of the allocation at each pixel, or `NOTHING`, `THIN`
+    states, // the state (event + 1) that each column shows
+    firsts: first, // first state inside each column
+    lasts: last, // last state inside each column
+    total, // requested bytes at that state
+    reserved, // the maximum of reserved bytes inside the column
+    replayed, // the same with other settings
+    thinCount: new Uint32Array(width), // allocations less than one pixel high
     thinBytes: new Float64Array(width),
-    hiddenCount: new Uint32Array(width),
+    hiddenCount: new Uint32Array(width), // allocations that are alive inside the column but not at its state
     hiddenBytes: new Float64Array(width),
   };
   if (to > from) new Rasterizer(device, view, style, picture, new Brush(pixels, ids, view, colors)).run(from, to);

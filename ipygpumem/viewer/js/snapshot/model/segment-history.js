@@ -29,21 +29,7 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @property {boolean} pending
  *
  * @typedef {{segment: Segment, blocks: Block[], free: number, largest: number}} Filled
- * @typedef {object} State
- * @property {number} event
- * @property {Filled[]} segments
- * @property {Block[]} outside blocks whose segment is not in the file
- * @property {number} reserved
- * @property {number} requested
- * @property {number} rounding
- * @property {number} free
- * @property {number} largest
- * @property {number} pieces number of free blocks
- * @property {number} empty free bytes in segments without blocks in use
- * @property {number} partly free bytes in partly used segments
- * @property {number} private free bytes in segments of private pools
- * @property {boolean} derived the sizes of free blocks are computed from requested sizes and are upper bounds
- * @property {string[]} sentences about fragmentation
+ * @typedef {ReturnType<typeof stateOf>} State
  */
 
 export class SegmentHistory {
@@ -119,12 +105,8 @@ export class SegmentHistory {
     if (!later.length) return this.ranges;
     /** By stream, as text: the hash of a number can be predicted. @type {Map<string, {stream: number, edges: [number, number][]}>} */
     const points = new Map();
-    const add = (
-      /** @type {number} */ stream,
-      /** @type {number} */ address,
-      /** @type {number} */ size,
-      /** @type {number} */ weight,
-    ) => {
+    /** @type {(stream: number, address: number, size: number, weight: number) => void} */
+    const add = (stream, address, size, weight) => {
       const { edges } = getOrCreate(points, `stream ${stream}`, () => ({ stream, edges: [] }));
       edges.push([address, weight], [address + size, -weight]);
     };
@@ -143,17 +125,9 @@ export class SegmentHistory {
   range(stream, address, size) {
     // The final range at this address has the same stack and pool
     const before = this.ranges[countWhile(this.ranges.length, (i) => this.ranges[i].address <= address) - 1];
-    const final = before && address < before.address + before.size ? before : undefined;
-    return {
-      address,
-      size,
-      stream,
-      stack: final?.stack ?? -1,
-      pool: final?.pool ?? -1,
-      small: final?.small ?? -1,
-      expandable: true,
-      event: BEFORE,
-    };
+    const final = before && address < before.address + before.size ? before : { stack: -1, pool: -1, small: -1 };
+    const { stack, pool, small } = final;
+    return { address, size, stream, stack, pool, small, expandable: true, event: BEFORE };
   }
 
   /** The state right after an event. @param {number} event @returns {State} */
@@ -165,23 +139,21 @@ export class SegmentHistory {
     const atEnd = event === trace.length - 1;
     const complete = atEnd && !device.facts.only_in_segments && !device.facts.only_in_events;
     const { remainder, uncertain } = allocations;
-    /** @type {Block[]} */
-    const blocks = [];
-    for (const row of device.checkpoints.live(event)) {
+    const blocks = Array.from(device.checkpoints.live(event), (row) => {
       const block = allocations.block[row];
       const inFile = complete && block >= 0;
       const requested = allocations.size[row];
       const multiple = Math.max(Math.ceil(requested / QUANTUM), 1) * QUANTUM;
       const rounded = inFile ? snapshot.blocks.size[block] : multiple + (remainder?.[row] ?? 0);
-      blocks.push({
+      return {
         row,
         address: allocations.address[row],
         requested,
         rounded,
         exact: inFile || (remainder !== undefined && !uncertain?.[row]),
         pending: allocations.freeRequested[row] <= event,
-      });
-    }
+      };
+    });
     blocks.sort((a, b) => a.address - b.address);
     const known = remainder !== undefined && blocks.every(({ exact }) => exact);
     return stateOf(event, segments, blocks, !complete && !known, snapshot);
@@ -212,27 +184,25 @@ export function coveredRanges(edges) {
 /**
  * @param {number} event @param {Segment[]} segments @param {Block[]} blocks both ordered by address
  * @param {boolean} derived @param {import("./snapshot.js").Snapshot} snapshot
- * @returns {State}
  */
 export function stateOf(event, segments, blocks, derived, snapshot) {
   const isPrivate = (/** @type {Segment} */ { pool }) =>
     pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
-  /** @type {State} */
   const state = {
     event,
-    segments: segments.map((segment) => ({ segment, blocks: [], free: 0, largest: 0 })),
-    outside: [],
+    segments: segments.map((segment) => /** @type {Filled} */ ({ segment, blocks: [], free: 0, largest: 0 })),
+    outside: /** @type {Block[]} */ ([]), // blocks whose segment is not in the file
     reserved: 0,
     requested: 0,
     rounding: 0,
     free: 0,
     largest: 0,
-    pieces: 0,
-    empty: 0,
-    partly: 0,
-    private: 0,
-    derived,
-    sentences: [],
+    pieces: 0, // number of free blocks
+    empty: 0, // free bytes in segments without blocks in use
+    partly: 0, // free bytes in partly used segments
+    private: 0, // free bytes in segments of private pools
+    derived, // the sizes of free blocks are computed from requested sizes and are upper bounds
+    sentences: /** @type {string[]} */ ([]), // about fragmentation
   };
   let index = 0;
   for (const block of blocks) {

@@ -1,12 +1,11 @@
 /** Wheel, drag, click and keys of a timeline. */
 
-import { handleKey } from "../../ui/dom.js";
-import { horizontalZoom, scaleRange, shiftRange } from "../../ui/zoom.js";
+import { handleKey, listen } from "../../ui/dom.js";
+import { horizontalZoom, scaleRange, shiftRange, ZOOM_STEP } from "../../ui/zoom.js";
 import { MARGIN } from "./timeline.js";
 
 /** The smallest view: events, microseconds. */
 const MINIMUM = { event: 4, time: 2 };
-const ZOOM_STEP = 1.4;
 const DRAG_DISTANCE = 4; // pixels that turn a click into a drag
 
 /** @typedef {import("./timeline.js").Timeline} Timeline @typedef {import("../views/actions.js").Actions} Actions */
@@ -16,38 +15,24 @@ export function addGestures(timeline, actions) {
   const { context, plot } = timeline;
   const { signal } = context.stop;
   addZoom(timeline, actions);
-  const { down, move, finish } = dragHandlers(timeline, actions);
-  plot.addEventListener("dblclick", () => actions.fit(), { signal });
-  plot.addEventListener("pointerdown", down, { signal });
-  plot.addEventListener("pointermove", move, { signal });
-  plot.addEventListener("pointerup", finish, { signal });
-  plot.addEventListener("pointercancel", finish, { signal });
-  const leave = () => {
+  const pointerleave = () => {
     timeline.pointer = null;
     actions.hover(timeline, null);
     timeline.schedule.request();
   };
-  plot.addEventListener("pointerleave", leave, { signal });
+  const pointermove = (/** @type {PointerEvent} */ event) => {
+    if (event.target === plot) return;
+    const box = timeline.element.getBoundingClientRect();
+    actions.hoverBand(timeline, event.clientX - box.left - MARGIN.left, event.clientY - box.top);
+  };
   // A fast pointer may leave from a band without entering the plot
-  timeline.element.addEventListener("pointerleave", leave, { signal });
-  timeline.element.addEventListener(
-    "pointermove",
-    (event) => {
-      if (event.target === plot) return;
-      const box = timeline.element.getBoundingClientRect();
-      actions.hoverBand(timeline, event.clientX - box.left - MARGIN.left, event.clientY - box.top);
-    },
-    { signal },
-  );
-  const keys = keyActions(timeline, actions);
-  plot.addEventListener(
-    "keydown",
-    (event) => {
-      const pan = /** @type {Record<string, number>} */ ({ ArrowLeft: -0.15, ArrowRight: 0.15 })[event.key];
-      handleKey(event, event.shiftKey && pan ? { [event.key]: () => actions.pan(pan) } : keys);
-    },
-    { signal },
-  );
+  listen(timeline.element, { pointerleave, pointermove }, { signal });
+  const move = actions.viewKeys(() => timeline.source);
+  const keys = { ...move, ...keyActions(timeline, actions) };
+  const keydown = (/** @type {KeyboardEvent} */ event) =>
+    handleKey(event, event.shiftKey ? { ...keys, ...move } : keys);
+  const dblclick = () => actions.fit();
+  listen(plot, { ...dragListeners(timeline, actions), pointerleave, dblclick, keydown }, { signal });
 }
 
 /** @param {Timeline} timeline @param {Actions} actions */
@@ -94,7 +79,7 @@ function toolOf(event, context) {
 }
 
 /** @param {Timeline} timeline @param {Actions} actions */
-function dragHandlers(timeline, actions) {
+function dragListeners(timeline, actions) {
   const { context, plot } = timeline;
   /** @type {{x: number, y: number, tool: string, moved: boolean}|null} */
   let pressed = null;
@@ -106,16 +91,28 @@ function dragHandlers(timeline, actions) {
   timeline.onDrawn = () => {
     if (timeline.pointer && !pressed?.moved) actions.showTooltip(timeline, timeline.pointer);
   };
+  const finish = (/** @type {PointerEvent} */ event) => {
+    if (!pressed) return;
+    const { tool, moved } = pressed;
+    const { drag } = timeline;
+    pressed = null;
+    timeline.drag = null;
+    if (event.type === "pointerup" && !moved) actions.click(timeline, position(event));
+    else if (event.type === "pointerup" && drag?.kind === "box") actions.zoomToBox(timeline, drag);
+    else if (event.type === "pointerup" && drag) actions.selectRange(timeline, drag);
+    else if (tool === "ruler") actions.ruler.announce(timeline);
+    timeline.schedule.request();
+  };
   return {
     /** @param {PointerEvent} event */
-    down(event) {
+    pointerdown(event) {
       if (event.button) return;
       const tool = toolOf(event, context);
       pressed = { ...position(event), tool, moved: false };
       if (tool !== "pan") plot.setPointerCapture(event.pointerId);
     },
     /** @param {PointerEvent} event */
-    move(event) {
+    pointermove(event) {
       const { x, y } = position(event);
       timeline.pointer = { x, y };
       if (pressed && Math.hypot(x - pressed.x, y - pressed.y) > DRAG_DISTANCE) pressed.moved = true;
@@ -134,19 +131,8 @@ function dragHandlers(timeline, actions) {
       actions.hover(timeline, pressed?.moved ? null : timeline.pointer);
       timeline.schedule.request();
     },
-    /** @param {PointerEvent} event */
-    finish(event) {
-      if (!pressed) return;
-      const { tool, moved } = pressed;
-      const { drag } = timeline;
-      pressed = null;
-      timeline.drag = null;
-      if (event.type === "pointerup" && !moved) actions.click(timeline, position(event));
-      else if (event.type === "pointerup" && drag?.kind === "box") actions.zoomToBox(timeline, drag);
-      else if (event.type === "pointerup" && drag) actions.selectRange(timeline, drag);
-      else if (tool === "ruler") actions.ruler.announce(timeline);
-      timeline.schedule.request();
-    },
+    pointerup: finish,
+    pointercancel: finish,
   };
 }
 
@@ -156,18 +142,12 @@ function keyActions(timeline, actions) {
   return {
     ArrowLeft: () => actions.step(-1, source),
     ArrowRight: () => actions.step(1, source),
-    PageUp: () => actions.pan(-0.9),
-    PageDown: () => actions.pan(0.9),
     ArrowUp: () => actions.selectAdjacent(1, source),
     ArrowDown: () => actions.selectAdjacent(-1, source),
-    "+": () => actions.zoomBy(1 / ZOOM_STEP, source),
-    "=": () => actions.zoomBy(1 / ZOOM_STEP, source),
-    "-": () => actions.zoomBy(ZOOM_STEP, source),
     "]": () => actions.zoomBytes(1 / ZOOM_STEP),
     "[": () => actions.zoomBytes(ZOOM_STEP),
     Home: () => actions.goTo(0, source),
     End: () => actions.goTo(Number.POSITIVE_INFINITY, source),
-    0: () => actions.fit(),
     f: () => actions.fit(),
     p: () => actions.peak(source),
     o: () => actions.markLine(),

@@ -4,8 +4,6 @@ import { fillArea, OverviewStrip } from "../../ui/overview-strip.js";
 import { chartColors } from "../../ui/theme.js";
 import { MARGIN } from "./timeline.js";
 
-const ZOOM_STEP = 1.4;
-
 export class Overview {
   /** @param {import("../context.js").Context} context @param {import("../views/actions.js").Actions} actions */
   constructor(context, actions) {
@@ -16,13 +14,7 @@ export class Overview {
       domain: () => context.domain(),
       view: () => context.now.x,
       onSelect: (view) => context.store.set({ x: actions.clampView(view) }),
-      keys: {
-        ArrowLeft: () => actions.pan(-0.15),
-        ArrowRight: () => actions.pan(0.15),
-        "+": () => actions.zoomBy(1 / ZOOM_STEP, context.now.source),
-        "-": () => actions.zoomBy(ZOOM_STEP, context.now.source),
-        Home: () => actions.fit(),
-      },
+      keys: { ...actions.viewKeys(() => context.now.source), Home: () => actions.fit() },
       draw: (canvas, width, height) => this.draw(canvas, width, height),
     });
     this.element = this.strip.element;

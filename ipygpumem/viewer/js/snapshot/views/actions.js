@@ -1,7 +1,7 @@
 /** The actions of the user, which pointer, keys, buttons and scripts can trigger. */
 
 import { count, fine } from "../../data/units.js";
-import { ascending, clampRange, scaleRange, shiftRange } from "../../ui/zoom.js";
+import { ascending, clampRange, scaleRange, shiftRange, viewKeys } from "../../ui/zoom.js";
 import { bandAt } from "../timeline/bands.js";
 import { RulerActions } from "../timeline/ruler-actions.js";
 import { bandLines, tooltipLines } from "../timeline/tooltip.js";
@@ -72,6 +72,15 @@ export class Actions {
     const place = now.event === null ? undefined : this.timelines[source]?.places.get(this.context.event(source));
     const visible = place && place[0] >= view[0] && place[0] <= view[1];
     this.store.set({ x: this.clampView(scaleRange(view, factor, visible ? place[0] : (view[0] + view[1]) / 2)) });
+  }
+
+  /** Keys that move and zoom the view. @param {() => number} source */
+  viewKeys(source) {
+    return viewKeys(
+      (share) => this.pan(share),
+      (factor) => this.zoomBy(factor, source()),
+      () => this.fit(),
+    );
   }
 
   /** Zoom the bytes from the lower edge. @param {number} factor */
@@ -161,11 +170,7 @@ export class Actions {
     const target = timeline.at(x, y);
     if (!target) return;
     this.pinned = undefined;
-    const { mark } = this.context.now;
-    /** @type {Partial<import("../store.js").Shown>} */
-    const patch = { event: target.event, source: timeline.source, row: target.id >= 0 ? target.id : null };
-    if (target.id < 0 && mark.kind === "row") patch.mark = { kind: "none" };
-    this.store.set(patch);
+    this.store.set({ event: target.event, source: timeline.source, row: target.id >= 0 ? target.id : null });
   }
 
   /** Mark all allocations from the line of the selected one. */

@@ -1,12 +1,15 @@
 /** The panel that compares two points in time, in one file or in two. With more files: the first one and the current one. */
 
-import { toCsv } from "../../data/csv.js";
+import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, fine, plural, signed, size } from "../../data/units.js";
-import { headerCells, numberCell, select } from "../../ui/controls.js";
+import { barCell, numberCell, ScrollTable, select } from "../../ui/controls.js";
 import { h } from "../../ui/dom.js";
 import { GROUP_LABELS } from "../options.js";
 
 const LIMIT = 100; // rows on the screen
+const HEADINGS = ["group", "before", "after", "change", "count"];
+const CSV_HEAD = ["group", "before_bytes", "after_bytes", "change_bytes", "before_count", "after_count", "stack"];
+const CSV_FIELDS = ["label", "before", "after", "change", "countBefore", "countAfter", "text"];
 const KEYS = ["line", "function", "cell", "stack", "annotation", "size"];
 
 export class CompareView {
@@ -16,19 +19,12 @@ export class CompareView {
     const options = KEYS.map((key) => [key, GROUP_LABELS[key]]);
     this.group = select("Group by", options, () => this.refresh());
     this.title = h("h2", { class: "title" });
-    this.body = h("tbody");
-    this.foot = h("p", { class: "soft" });
-    const head = headerCells(["group", "before", "after", "change", "count"]);
+    this.table = new ScrollTable("Differences");
     this.element = h(
       "div",
       { class: "compare" },
       h("div", { class: "row head" }, this.title, h("span", { class: "space" }), this.group.element),
-      h(
-        "div",
-        { class: "scroll", tabindex: 0, role: "region", aria: { label: "Differences" } },
-        h("table", {}, h("thead", {}, h("tr", {}, ...head)), this.body),
-        this.foot,
-      ),
+      this.table.element,
     );
     this.turn = 0;
   }
@@ -70,33 +66,22 @@ export class CompareView {
     );
     const sizes = changes.map((/** @type {any} */ change) => Math.abs(change.after - change.before));
     const maximum = Math.max(1, ...sizes);
-    this.body.replaceChildren(...changes.map((/** @type {any} */ change) => changeRow(change, maximum)));
-    this.foot.textContent = changes.length ? "" : "There is no difference.";
-    if (more) this.foot.textContent = `and ${plural(more, "smaller change")}`;
+    const rows = changes.map((/** @type {any} */ change) => changeRow(change, maximum));
+    const foot = changes.length ? "" : "There is no difference.";
+    this.table.show(HEADINGS, rows, more ? `and ${plural(more, "smaller change")}` : foot);
   }
 
   /** All changes, including those that are not on the screen. */
   async csv() {
     const { changes } = await this.request(Number.POSITIVE_INFINITY);
-    return toCsv([
-      ["group", "before_bytes", "after_bytes", "change_bytes", "before_count", "after_count", "stack"],
-      ...changes.map((/** @type {any} */ { label, before, after, countBefore, countAfter, text }) => [
-        label,
-        before,
-        after,
-        after - before,
-        countBefore,
-        countAfter,
-        text,
-      ]),
-    ]);
+    const rows = changes.map((/** @type {any} */ row) => ({ ...row, change: row.after - row.before }));
+    return toCsv([CSV_HEAD, ...rowsOf(CSV_FIELDS, rows)]);
   }
 }
 
 /** @param {any} change @param {number} maximum of all changes, for the bars */
 function changeRow({ label, via, text, before, after, countBefore, countAfter }, maximum) {
   const change = after - before;
-  const width = `${((Math.abs(change) / maximum) * 100).toFixed(1)}%`;
   return h(
     "tr",
     {},
@@ -108,12 +93,7 @@ function changeRow({ label, via, text, before, after, countBefore, countAfter },
     ),
     numberCell(fine(before)),
     numberCell(fine(after)),
-    h(
-      "td",
-      { class: `number share ${change < 0 ? "less" : "more"}` },
-      h("i", { style: { width } }),
-      h("span", {}, signed(change)),
-    ),
+    barCell(signed(change), (Math.abs(change) / maximum) * 100, change < 0 ? "less" : "more"),
     numberCell(`${count(countBefore)} → ${count(countAfter)}`),
   );
 }

@@ -1,6 +1,6 @@
 /** The panel with the list of all events. Only the visible rows are in the document. */
 
-import { toCsv } from "../../data/csv.js";
+import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, fine, milliseconds, plural, size } from "../../data/units.js";
 import { button } from "../../ui/controls.js";
 import { frameScheduler, h } from "../../ui/dom.js";
@@ -8,6 +8,8 @@ import { frameScheduler, h } from "../../ui/dom.js";
 const ROW = 22; // pixels
 const MAX_HEIGHT = 6e6; // pixels: browsers limit the height of an element
 const CSV_BATCH = 50000;
+const CSV_HEAD = ["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"];
+const CSV_FIELDS = ["event", "time", "action", "size", "total", "address", "stream", "line"];
 const FILTER_DELAY_MS = 120;
 const COLUMNS = ["event", "time", "action", "size", "allocated after", "address", "line"];
 const NUMBERS = [0, 1, 3, 4]; // columns
@@ -216,26 +218,12 @@ export class EventsView {
   }
 
   async csv() {
-    const head = ["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"];
-    const parts = [toCsv([head])];
+    const parts = [toCsv([CSV_HEAD])];
     const filter = this.request();
     for (let from = 0, total = 1; from < total; from += CSV_BATCH) {
       const response = await this.context.request("events", { ...filter, from, count: CSV_BATCH });
       total = response.total;
-      parts.push(
-        toCsv(
-          response.rows.map((/** @type {any} */ { event, time, action, size, total: after, address, stream, line }) => [
-            event,
-            time,
-            action,
-            size,
-            after,
-            address,
-            stream,
-            line,
-          ]),
-        ),
-      );
+      parts.push(toCsv(rowsOf(CSV_FIELDS, response.rows)));
     }
     return parts;
   }

@@ -1,7 +1,7 @@
 /** The menu of exports. */
 
 import { button } from "../../ui/controls.js";
-import { h } from "../../ui/dom.js";
+import { h, listen } from "../../ui/dom.js";
 
 const MIN_LEFT = 180; // pixels from the left, below which the menu opens to the right
 
@@ -21,17 +21,19 @@ export function exportMenu(exporter, linkable) {
         button("Copy link to this view", () => exporter.link(), { title: "The address of this page and its view" }),
     ),
   );
-  menu.addEventListener("click", (event) => {
-    if (/** @type {HTMLElement} */ (event.target).tagName === "BUTTON") menu.open = false;
-  });
-  menu.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    menu.querySelector("summary")?.focus();
-  });
-  menu.addEventListener("toggle", () => menu.classList.toggle("first", menu.offsetLeft < MIN_LEFT));
-  menu.addEventListener("focusout", (event) => {
-    if (!menu.contains(/** @type {Node|null} */ (event.relatedTarget))) menu.open = false;
+  listen(menu, {
+    click: (event) => {
+      if (event.target.tagName === "BUTTON") menu.open = false;
+    },
+    keydown: (event) => {
+      if (event.key !== "Escape" || !menu.open) return;
+      menu.open = false;
+      menu.querySelector("summary")?.focus();
+    },
+    toggle: () => menu.classList.toggle("first", menu.offsetLeft < MIN_LEFT),
+    focusout: (event) => {
+      if (!menu.contains(event.relatedTarget)) menu.open = false;
+    },
   });
   return menu;
 }

@@ -1,5 +1,6 @@
 /** The list of findings, each with a link to its event or allocation, and the limitations of the file. */
 
+import { button } from "../../ui/controls.js";
 import { h, replaceChildren } from "../../ui/dom.js";
 
 const SIGNS = { peak: "▲", oom: "✕", leak: "↗", pending: "◷", churn: "⟳", retry: "⇄" };
@@ -47,15 +48,8 @@ export class FindingsView {
       if (context.now.source !== source) context.store.set({ source, event: null, row: null, range: null });
       actions.follow(finding);
     };
-    return h(
-      "li",
-      {},
-      h(
-        "button",
-        { type: "button", class: `finding ${kind}`, title: text, on: { click } },
-        h("i", { aria: { hidden: "true" } }, SIGNS[kind]),
-        h("span", {}, h("b", {}, title), h("span", {}, text)),
-      ),
-    );
+    const sign = h("i", { aria: { hidden: "true" } }, SIGNS[kind]);
+    const content = [sign, h("span", {}, h("b", {}, title), h("span", {}, text))];
+    return h("li", {}, button(content, click, { class: `finding ${kind}`, title: text }));
   }
 }

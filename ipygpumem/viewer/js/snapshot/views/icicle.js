@@ -1,6 +1,7 @@
 /** The call tree as rectangles, with the outermost call at the top. */
 
 import { fine, plural } from "../../data/units.js";
+import { button } from "../../ui/controls.js";
 import { h, replaceChildren } from "../../ui/dom.js";
 
 const ROW = 19; // pixels
@@ -58,26 +59,21 @@ export class Icicle {
     const current = !rest && path === root;
     const facts = `${value}, ${plural(count, "allocation")}`;
     const text = depth === 0 || rest ? `${label} · ${value}` : label;
-    return h(
-      "button",
-      {
-        type: "button",
-        role: "treeitem",
-        class: rest ? "rest" : `${own ? "own" : ""} ${current ? "root" : ""}`,
-        tabindex: i === 0 ? 0 : -1,
-        aria: { label: `${label}: ${facts}`, level: depth + 1, selected: current },
-        title: `${title ?? label}\n${facts}`,
-        data: { i, key: `${rest ? "rest" : ""}${path}` },
-        style: {
-          left: `${(x0 * 100).toFixed(3)}%`,
-          width: `calc(${((x1 - x0) * 100).toFixed(3)}% - 1px)`,
-          top: `${depth * ROW}px`,
-          "--shade": `${shade(label)}%`,
-        },
-        on: { click: () => this.context.store.set({ root: path }) },
+    const content = [(x1 - x0) * width > MIN_LABEL_WIDTH && h("span", {}, text)];
+    return button(content, () => this.context.store.set({ root: path }), {
+      role: "treeitem",
+      class: rest ? "rest" : `${own ? "own" : ""} ${current ? "root" : ""}`,
+      tabindex: i === 0 ? 0 : -1,
+      aria: { label: `${label}: ${facts}`, level: depth + 1, selected: current },
+      title: `${title ?? label}\n${facts}`,
+      data: { i, key: `${rest ? "rest" : ""}${path}` },
+      style: {
+        left: `${(x0 * 100).toFixed(3)}%`,
+        width: `calc(${((x1 - x0) * 100).toFixed(3)}% - 1px)`,
+        top: `${depth * ROW}px`,
+        "--shade": `${shade(label)}%`,
       },
-      (x1 - x0) * width > MIN_LABEL_WIDTH ? h("span", {}, text) : "",
-    );
+    });
   }
 
   /** @param {KeyboardEvent} event */

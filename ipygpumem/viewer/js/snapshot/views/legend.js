@@ -1,7 +1,7 @@
 /** The legend of the colors. A click hides a class. */
 
 import { fine, plural, size } from "../../data/units.js";
-import { linkButton } from "../../ui/controls.js";
+import { button, linkButton } from "../../ui/controls.js";
 import { h, replaceChildren } from "../../ui/dom.js";
 import { chartColors } from "../../ui/theme.js";
 
@@ -72,23 +72,18 @@ export class LegendView {
       const name = several ? `${files[source].name}: ` : "";
       return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in total.`;
     });
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "chip",
-        data: { key: number },
-        aria: { pressed: !now.hidden.includes(number) },
-        title: [label, ...sums, "Click to hide this class, double click to show only this class."].join("\n"),
-        on: {
-          click: () => this.toggle(number),
-          dblclick: () => this.showOnly(number, legends[0].classes.length),
-        },
-      },
+    const content = [
       h("i", { style: { background: context.swatches(legends[0])[number] } }),
       h("span", {}, label),
       h("small", {}, shown.map(({ bytes }) => fine(bytes)).join(" · ")),
-    );
+    ];
+    return button(content, () => this.toggle(number), {
+      class: "chip",
+      data: { key: number },
+      aria: { pressed: !now.hidden.includes(number) },
+      title: [label, ...sums, "Click to hide this class, double click to show only this class."].join("\n"),
+      on: { dblclick: () => this.showOnly(number, legends[0].classes.length) },
+    });
   }
 
   /** Hide chips beyond two rows, unless the legend is unfolded. */

@@ -1,13 +1,15 @@
 /** The panel of live allocations at the cursor, or of those alive within a range: a table and a call tree. */
 
-import { toCsv } from "../../data/csv.js";
+import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, duration, fine, plural, size } from "../../data/units.js";
-import { checkbox, headerCells, linkButton, numberCell, select } from "../../ui/controls.js";
-import { h, replaceChildren } from "../../ui/dom.js";
+import { barCell, button, checkbox, linkButton, numberCell, ScrollTable, select } from "../../ui/controls.js";
+import { h } from "../../ui/dom.js";
 import { GROUP_LABELS } from "../options.js";
 import { Icicle } from "./icicle.js";
 
 const LIMIT = 100; // rows on the screen
+const CSV_HEAD = ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"];
+const CSV_FIELDS = ["label", "file", "line", "name", "bytes", "count", "byteTime", "kept", "text"];
 const MEASURES = [
   ["bytes", "bytes"],
   ["time", "bytes × lifetime"],
@@ -25,9 +27,7 @@ export class LiveView {
     this.follow = checkbox("Follow the pointer", (follow) => store.set({ follow }));
     this.back = linkButton("Back to a single event", () => store.set({ range: null }));
     this.title = h("h2", { class: "title" });
-    this.body = h("tbody");
-    this.head = h("tr");
-    this.foot = h("p", { class: "soft" });
+    this.table = new ScrollTable("Live allocations by group");
     this.icicle = new Icicle(context);
     this.element = h(
       "div",
@@ -42,17 +42,7 @@ export class LiveView {
         this.group.element,
         this.measure.element,
       ),
-      h(
-        "div",
-        { class: "halves" },
-        h(
-          "div",
-          { class: "scroll", tabindex: 0, role: "region", aria: { label: "Live allocations by group" } },
-          h("table", {}, h("thead", {}, this.head), this.body),
-          this.foot,
-        ),
-        this.icicle.element,
-      ),
+      h("div", { class: "halves" }, this.table.element, this.icicle.element),
     );
     this.turn = 0;
   }
@@ -80,62 +70,44 @@ export class LiveView {
       : `Live ${now.event === null ? "at the peak" : moment}`;
     const file = context.files.length > 1 ? ` · ${context.files[now.source].name}` : "";
     this.title.textContent = `${where}: ${plural(response.count, "allocation")}, ${size(response.bytes)}${file}`;
-    this.table(response);
+    this.showGroups(response);
     await this.icicle.refresh(response.timed);
   }
 
   /** @param {any} response */
-  table({ groups, more, bytes, count: allocations, timed }) {
+  showGroups({ groups, more, bytes, count: allocations, timed }) {
     const { key, range } = this.context.now;
     // A range has an end at which allocations may still be alive; a single event has lifetimes
     const last = range ? "alive at end" : timed ? "lifetime" : "";
-    this.head.replaceChildren(...headerCells([GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])]));
+    const headings = [GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])];
     const lastText = (/** @type {any} */ { aliveAtEnd, open, byteTime, bytes: groupBytes }) =>
       range ? fine(aliveAtEnd) : `${open ? "≥ " : ""}${duration(groupBytes ? byteTime / groupBytes : 0)}`;
-    replaceChildren(
-      this.body,
-      groups.map((/** @type {any} */ group) => {
-        const share = bytes ? (100 * group.bytes) / bytes : 0;
-        const { mark } = this.context.now;
-        const marked = mark.kind === "group" && mark.key === key && mark.code === group.code;
-        return h(
-          "tr",
-          { class: marked ? "marked" : "" },
-          h("th", { scope: "row" }, this.groupButton(group, marked)),
-          numberCell(fine(group.bytes)),
-          h(
-            "td",
-            { class: "number share" },
-            h("i", { style: { width: `${share.toFixed(1)}%` } }),
-            h("span", {}, `${share.toFixed(share < 9.95 ? 1 : 0)}%`),
-          ),
-          numberCell(count(group.count)),
-          last && numberCell(lastText(group)),
-        );
-      }),
-    );
-    this.foot.textContent = allocations ? "" : "Nothing was allocated here.";
-    if (more) this.foot.textContent = `and ${plural(more, "smaller group")}`;
+    const rows = groups.map((/** @type {any} */ group) => {
+      const share = bytes ? (100 * group.bytes) / bytes : 0;
+      const { mark } = this.context.now;
+      const marked = mark.kind === "group" && mark.key === key && mark.code === group.code;
+      return h(
+        "tr",
+        { class: marked ? "marked" : "" },
+        h("th", { scope: "row" }, this.groupButton(group, marked)),
+        numberCell(fine(group.bytes)),
+        barCell(`${share.toFixed(share < 9.95 ? 1 : 0)}%`, share),
+        numberCell(count(group.count)),
+        last && numberCell(lastText(group)),
+      );
+    });
+    const foot = allocations ? "" : "Nothing was allocated here.";
+    this.table.show(headings, rows, more ? `and ${plural(more, "smaller group")}` : foot);
   }
 
   /** @param {any} group @param {boolean} marked */
   groupButton(group, marked) {
     const { code, file, line, label, source, via } = group;
     const place = file ? `${file}${line ? `:${line}` : ""}` : "";
-    return h(
-      "button",
-      {
-        type: "button",
-        class: "plain",
-        data: { key: code },
-        aria: { pressed: marked },
-        title: [place, source, "Click to mark these allocations in the timeline."].filter(Boolean).join("\n"),
-        on: { click: () => this.toggleMark(code, marked) },
-      },
-      h("span", {}, label),
-      source && h("code", {}, source),
-      via && h("small", {}, `via ${via}`),
-    );
+    const title = [place, source, "Click to mark these allocations in the timeline."].filter(Boolean).join("\n");
+    const attributes = { class: "plain", data: { key: code }, aria: { pressed: marked }, title };
+    const content = [h("span", {}, label), source && h("code", {}, source), via && h("small", {}, `via ${via}`)];
+    return button(content, () => this.toggleMark(code, marked), attributes);
   }
 
   /** @param {number} code @param {boolean} marked */
@@ -149,19 +121,7 @@ export class LiveView {
   async csv() {
     const { range } = this.context.now;
     const { groups } = await this.request(Number.POSITIVE_INFINITY);
-    return toCsv([
-      ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"],
-      ...groups.map((/** @type {any} */ group) => [
-        group.label,
-        group.file,
-        group.line,
-        group.name,
-        group.bytes,
-        group.count,
-        group.byteTime,
-        range ? group.aliveAtEnd : null,
-        group.text,
-      ]),
-    ]);
+    const rows = groups.map((/** @type {any} */ group) => ({ ...group, kept: range ? group.aliveAtEnd : null }));
+    return toCsv([CSV_HEAD, ...rowsOf(CSV_FIELDS, rows)]);
   }
 }
