@@ -3,7 +3,7 @@
 import { scaleLinear } from "d3-scale";
 import { byteStep } from "../data/units.js";
 import { drawByteAxis, drawHorizontalAxis } from "../ui/axes.js";
-import { clipText, drawLine, FONT } from "../ui/canvas.js";
+import { clipText, drawLine, setPen, setText } from "../ui/canvas.js";
 import { chartColors } from "../ui/theme.js";
 
 /** Room around the plot, in CSS pixels. */
@@ -73,8 +73,6 @@ export function drawChart(context, width, height, state, colors) {
   const y = scaleLinear([0, top], [box.top + box.height, box.top]);
   const chart = { ...state, context, colors, box, x, y };
   context.clearRect(0, 0, width, height);
-  context.font = `11px ${FONT}`;
-  context.textBaseline = "middle";
   drawCells(chart);
   drawByteAxis(context, box, [0, top], y, colors);
   context.save();
@@ -87,13 +85,11 @@ export function drawChart(context, width, height, state, colors) {
   context.restore();
   drawHorizontalAxis(context, box, timeTicks(chart), colors);
   if (capacity !== null && capacity <= top) {
-    context.strokeStyle = colors.capacity;
-    context.setLineDash([6, 4]);
+    setPen(context, colors.capacity, 1, [6, 4]);
     drawLine(context, left, y(capacity), width, y(capacity));
-    context.setLineDash([]);
   }
   if (cursor !== null && cursor >= begin && cursor <= end) {
-    context.strokeStyle = colors.edge;
+    setPen(context, colors.edge, 1);
     const position = Math.round(x(cursor)) + 0.5;
     drawLine(context, position, box.top, position, box.top + box.height);
   }
@@ -125,12 +121,10 @@ function drawAreas({ context, history: { time }, tops, areas, colors, x, y }, [f
     context.fillStyle = areas[layer];
     context.fill();
   }
-  context.strokeStyle = colors.edge;
-  context.lineWidth = 1.25;
+  setPen(context, colors.edge, 1.25);
   context.beginPath();
   for (const i of indexes) context.lineTo(x(time[i]), y(upper[i] ?? 0));
   context.stroke();
-  context.lineWidth = 1;
 }
 
 /** At most two readings per pixel, the highest among them. @param {number[]} time @param {(number|null)[]} top @param {number} first @param {number} last @param {(time: number) => number} x */
@@ -167,8 +161,7 @@ function drawCells({ context, history, begin: from, end: to, box, colors, x }) {
     context.globalAlpha = 1;
     context.fillRect(x0, 1, width, box.top - 3);
     if (width < LABEL_WIDTH || number === null) continue;
-    context.fillStyle = colors.text;
-    context.textAlign = "left";
+    setText(context, colors.text, "left");
     context.fillText(clipText(context, `In [${number}]${good ? "" : " failed"}`, width - 6), x0 + 4, box.top / 2);
   }
 }

@@ -3,7 +3,7 @@
 import { scaleLinear } from "d3-scale";
 import { fixed, size } from "../data/units.js";
 import { countTicks, drawByteAxis, drawHorizontalAxis, elapsedTicks } from "../ui/axes.js";
-import { drawLine, drawSteps, FONT } from "../ui/canvas.js";
+import { drawDot, drawLine, drawSteps, setPen, setText } from "../ui/canvas.js";
 import { chartColors } from "../ui/theme.js";
 import { COUNTERS, ORDER } from "./model.js";
 
@@ -62,12 +62,10 @@ export function drawChart(context, width, height, state, theme, ratio) {
   drawByteAxis(context, box, [0, top], y, colors);
   drawLayers(chart, theme, ratio);
   for (const { name, values } of curves) {
-    context.strokeStyle = name === "reserved" ? colors.reserved : colors.total;
-    context.lineWidth = 1.2;
-    context.setLineDash(name === "reserved" ? [5, 3] : []);
+    if (name === "reserved") setPen(context, colors.reserved, 1.2, [5, 3]);
+    else setPen(context, colors.total, 1.2);
     drawSteps(context, values, box, y);
   }
-  context.setLineDash([]);
   // The last state has a width on the axis, but no change follows it
   const ticks = axis === "change" ? countTicks(x, device.count) : elapsedTicks(x, 1 / 1000);
   drawHorizontalAxis(context, box, ticks, colors);
@@ -116,8 +114,7 @@ function drawCursor(chart) {
   const { cursor, pinned } = chart.state;
   const pixel = cursor === null ? null : pixelOf(chart, cursor);
   if (pixel === null) return;
-  context.strokeStyle = pinned ? colors.accent : colors.pointer;
-  context.lineWidth = pinned ? 1.5 : 1;
+  setPen(context, pinned ? colors.accent : colors.pointer, pinned ? 1.5 : 1);
   drawLine(context, Math.round(pixel) + 0.5, box.top, Math.round(pixel) + 0.5, box.top + box.height);
 }
 
@@ -128,20 +125,12 @@ function drawPeak(chart) {
   const { row, bytes } = device.peak;
   const pixel = pixelOf(chart, row);
   if (pixel === null || !bytes) return;
-  context.strokeStyle = colors.peak;
-  context.fillStyle = colors.background;
-  context.lineWidth = 1.6;
-  context.beginPath();
-  context.arc(pixel, y(bytes), 4, 0, 2 * Math.PI);
-  context.fill();
-  context.stroke();
+  drawDot(context, pixel, y(bytes), colors.background, colors.peak);
   const time = formatTime(device.timeOf(row), device.span, axis === "time" ? view[1] - view[0] : device.span);
   const text = `peak ${size(bytes)}${device.allShown ? "" : " of the categories shown"} at ${time}`;
-  context.font = `600 12px ${FONT}`;
+  setText(context, colors.text, "left", "600 12px");
   const rightwards = pixel + context.measureText(text).width + 12 < box.left + box.width + MARGIN.right;
   context.textAlign = rightwards ? "left" : "right";
-  context.textBaseline = "middle";
-  context.fillStyle = colors.text;
   context.fillText(text, rightwards ? pixel + 8 : pixel - 8, box.top - 12);
 }
 

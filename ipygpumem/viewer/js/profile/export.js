@@ -1,7 +1,7 @@
 /** The chart as a PNG and the profile as a CSV table. */
 
 import { toCsv } from "../data/csv.js";
-import { FONT, pngOf } from "../ui/canvas.js";
+import { context2d, pngOf, setText } from "../ui/canvas.js";
 import { download } from "../ui/dom.js";
 import { chartColors } from "../ui/theme.js";
 import { COLORS, drawChart, MARGIN } from "./chart.js";
@@ -19,24 +19,21 @@ export async function exportPng(view) {
     const chart = document.createElement("canvas");
     chart.width = width * scale;
     chart.height = height * scale;
-    const inner = /** @type {CanvasRenderingContext2D} */ (chart.getContext("2d"));
+    const inner = context2d(chart);
     inner.scale(scale, scale);
     drawChart(inner, width, height, { ...state.chartState(), cursor: state.cursor, pinned: true }, theme, scale);
     context.fillStyle = colors.background;
     context.fillRect(0, 0, width, height + 2 * BAND);
-    context.fillStyle = colors.text;
-    context.textBaseline = "middle";
-    context.font = `600 13px ${FONT}`;
+    setText(context, colors.text, "left", "600 13px");
     context.fillText(`${source.name} · ${device.name}`, 12, BAND / 2, width - 24);
     context.drawImage(chart, 0, BAND, width, height);
-    context.font = `12px ${FONT}`;
     let x = MARGIN.left;
     const y = height + BAND * 1.5;
     for (const category of ORDER) {
       if (!device.shown[category] || !device.highest[category].bytes) continue;
       context.fillStyle = COLORS[theme][category];
       context.fillRect(x, y - 6, 12, 12);
-      context.fillStyle = colors.text;
+      setText(context, colors.text, "left", "12px");
       context.fillText(CATEGORIES[category], x + 17, y);
       x += context.measureText(CATEGORIES[category]).width + 34;
     }

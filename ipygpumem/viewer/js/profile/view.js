@@ -7,7 +7,7 @@ import { frameScheduler, h, handleKey, listen } from "../ui/dom.js";
 import { fillArea, OverviewStrip } from "../ui/overview-strip.js";
 import { chartColors, themeOf, watchTheme } from "../ui/theme.js";
 import { Tooltip } from "../ui/tooltip.js";
-import { horizontalZoom, viewKeys, ZOOM_STEP } from "../ui/zoom.js";
+import { horizontalZoom, viewKeys } from "../ui/zoom.js";
 import { COLORS, drawChart, MARGIN, plotBox } from "./chart.js";
 import { exportCsv, exportPng } from "./export.js";
 import { COUNTER_NAMES, updateLegend } from "./legend.js";
@@ -15,6 +15,7 @@ import { CATEGORIES, COUNTERS, ORDER } from "./model.js";
 import { MINIMUM, ProfileState } from "./state.js";
 import { CategoryTable } from "./table.js";
 
+const ZOOM_STEP = 1.5;
 const HELP = [
   "Each pixel column shows the highest memory usage in its time range, so that no peak is lost. Zoom in to see every change.",
   "Categories are derived from how operators use a tensor, as recorded by torch.profiler. Memory that was allocated before the profile counts from its start if an operator uses it. Memory that no operator uses is missing here; PyTorch's own count includes it.",
@@ -155,6 +156,7 @@ export class ProfileView {
       (share) => state.pan(share),
       (factor) => state.zoomBy(factor),
       () => state.showAll(),
+      ZOOM_STEP,
     );
   }
 

@@ -1,7 +1,7 @@
 /** The axes of all charts, drawn on a canvas. */
 
 import { byteStep, byteTick, byteTicks, count, elapsed } from "../data/units.js";
-import { drawLine, FONT } from "./canvas.js";
+import { drawLine, setPen, setText } from "./canvas.js";
 
 /**
  * @typedef {{left: number, top: number, width: number, height: number}} Box the plot, in CSS pixels
@@ -20,15 +20,11 @@ const LABEL_GAP = 8;
  */
 export function drawByteAxis(context, { left, width, height }, [low, high], y, colors) {
   const step = byteStep(low, high, Math.max(2, Math.round(height / BYTE_SPACING)));
-  context.font = `11px ${FONT}`;
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  context.lineWidth = 1;
+  setText(context, colors.soft, "right");
   for (const value of byteTicks(low, high, step)) {
     const position = Math.round(y(value)) + 0.5;
-    context.strokeStyle = value ? colors.grid : colors.border;
+    setPen(context, value ? colors.grid : colors.border, 1);
     drawLine(context, left, position, left + width, position);
-    context.fillStyle = colors.soft;
     // A single byte within many GiB needs more digits than the margin has room for
     context.fillText(byteTick(value, step, high), left - LABEL_GAP, position, left - LABEL_GAP - 2);
   }
@@ -40,13 +36,9 @@ export function drawByteAxis(context, { left, width, height }, [low, high], y, c
  */
 export function drawHorizontalAxis(context, { left, top, width, height }, ticks, colors, name = "") {
   const bottom = top + height + 0.5;
-  context.font = `11px ${FONT}`;
-  context.textBaseline = "middle";
-  context.lineWidth = 1;
-  context.strokeStyle = colors.border;
-  context.fillStyle = colors.soft;
+  setPen(context, colors.border, 1);
   drawLine(context, left, bottom, left + width, bottom);
-  context.textAlign = "right";
+  setText(context, colors.soft, "right");
   if (name) context.fillText(name, left + width, bottom + 13);
   const limit = left + width - (name ? context.measureText(name).width + 12 : -LABEL_GAP);
   context.textAlign = "center";

@@ -47,6 +47,31 @@ export function drawLine(context, x0, y0, x1, y1) {
   context.stroke();
 }
 
+/** @param {CanvasRenderingContext2D} context @param {string} color @param {number} width @param {number[]} [dash] */
+export function setPen(context, color, width, dash = []) {
+  context.strokeStyle = color;
+  context.lineWidth = width;
+  context.setLineDash(dash);
+}
+
+/** How the following texts are drawn. @param {CanvasRenderingContext2D} context @param {string} color @param {CanvasTextAlign} align @param {string} [font] size and weight */
+export function setText(context, color, align, font = "11px") {
+  context.fillStyle = color;
+  context.textAlign = align;
+  context.textBaseline = "middle";
+  context.font = `${font} ${FONT}`;
+}
+
+/** A circle at the peak. @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {string} fill @param {string} stroke */
+export function drawDot(context, x, y, fill, stroke) {
+  setPen(context, stroke, 1.5);
+  context.fillStyle = fill;
+  context.beginPath();
+  context.arc(x, y, 4, 0, 2 * Math.PI);
+  context.fill();
+  context.stroke();
+}
+
 /**
  * Draw a curve that keeps each value for one column; NaN leaves a gap at either end.
  * @param {CanvasRenderingContext2D} context @param {Float64Array} values one per column

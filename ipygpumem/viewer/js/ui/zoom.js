@@ -3,9 +3,6 @@
 import { select } from "d3-selection";
 import { zoom, zoomIdentity } from "d3-zoom";
 
-/** How much a key or a button zooms. */
-export const ZOOM_STEP = 1.4;
-
 /** @typedef {[number, number]} Range */
 
 /** @param {number} a @param {number} b @returns {Range} */
@@ -34,17 +31,18 @@ export function shiftRange([from, to], share) {
 /**
  * The keys that move and zoom a view.
  * @param {(share: number) => void} pan @param {(factor: number) => void} zoomBy @param {() => void} showAll
+ * @param {number} step factor of one key press
  * @returns {Record<string, () => void>}
  */
-export function viewKeys(pan, zoomBy, showAll) {
+export function viewKeys(pan, zoomBy, showAll, step) {
   return {
     ArrowLeft: () => pan(-0.15),
     ArrowRight: () => pan(0.15),
     PageUp: () => pan(-0.9),
     PageDown: () => pan(0.9),
-    "+": () => zoomBy(1 / ZOOM_STEP),
-    "=": () => zoomBy(1 / ZOOM_STEP),
-    "-": () => zoomBy(ZOOM_STEP),
+    "+": () => zoomBy(1 / step),
+    "=": () => zoomBy(1 / step),
+    "-": () => zoomBy(step),
     0: showAll,
   };
 }

@@ -1,7 +1,8 @@
 /** Wheel, drag, click and keys of a timeline. */
 
 import { handleKey, listen } from "../../ui/dom.js";
-import { horizontalZoom, scaleRange, shiftRange, ZOOM_STEP } from "../../ui/zoom.js";
+import { horizontalZoom, scaleRange, shiftRange } from "../../ui/zoom.js";
+import { ZOOM_STEP } from "../views/actions.js";
 import { MARGIN } from "./timeline.js";
 
 /** The smallest view: events, microseconds. */

@@ -1,5 +1,7 @@
 /** Text in the plot that does not overlap. */
 
+import { setText } from "../../ui/canvas.js";
+
 const HEIGHT = 14;
 const GAP = 6;
 const EDGE = 4;
@@ -37,13 +39,11 @@ export class Labels {
     const { context } = this;
     const [left, right] = this.extent(text, x, align);
     this.placed.push({ from: left, to: right, y });
-    context.textBaseline = "middle";
-    context.textAlign = "left";
     context.fillStyle = this.background;
     context.beginPath();
     context.roundRect(left - 4, y - 8, right - left + 8, 16, 3);
     context.fill();
-    context.fillStyle = color;
+    setText(context, color, "left");
     context.fillText(text, left, y + 0.5);
   }
 }

@@ -2,7 +2,7 @@
 
 import { countWhile } from "../../data/collections.js";
 import { size } from "../../data/units.js";
-import { drawLine } from "../../ui/canvas.js";
+import { drawLine, setPen } from "../../ui/canvas.js";
 
 const WIDTH = 1.25;
 /** Pixels that a label beside the end of a curve needs. */
@@ -18,11 +18,8 @@ export function drawLevels(layer) {
     edgeLabel(layer, `capacity ${size(total)} ↑`, 4, colors.capacity);
   } else if (total !== null && total >= y0) {
     const y = Math.round(timeline.toY(total)) + 0.5;
-    context.strokeStyle = colors.capacity;
-    context.lineWidth = WIDTH;
-    context.setLineDash([6, 4]);
+    setPen(context, colors.capacity, WIDTH, [6, 4]);
     drawLine(context, 0, y, plotWidth, y);
-    context.setLineDash([]);
     edgeLabel(layer, `capacity ${size(total)}`, y, colors.capacity);
   }
   for (const level of levels) {
@@ -53,9 +50,7 @@ function drawLevel(layer, level) {
   const end = Math.min(countWhile(places.length, (i) => places[i] <= x1) + 1, places.length);
   // Memory outside PyTorch is a part of the memory in use on the device
   const dash = level.label.startsWith("outside") ? [5, 3] : [];
-  context.strokeStyle = colors.device;
-  context.setLineDash(level.sampled ? dash : [2, 3]);
-  context.lineWidth = WIDTH;
+  setPen(context, colors.device, WIDTH, level.sampled ? dash : [2, 3]);
   context.beginPath();
   let last = 0;
   let lastX = plotWidth;
@@ -69,7 +64,6 @@ function drawLevel(layer, level) {
     lastX = x;
   }
   context.stroke();
-  context.setLineDash([]);
   const text = `${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`;
   endLabel(layer, text, lastX, timeline.toY(last), colors.device);
 }

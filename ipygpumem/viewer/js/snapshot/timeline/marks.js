@@ -1,7 +1,7 @@
 /** Draws the peak, out-of-memory events, the cursor, the range and the selected allocation. */
 
 import { count, fine, size } from "../../data/units.js";
-import { drawLine } from "../../ui/canvas.js";
+import { drawDot, drawLine, setPen } from "../../ui/canvas.js";
 import { MARGIN } from "./timeline.js";
 
 /** Pixels that the label of an out-of-memory event takes up. */
@@ -21,8 +21,7 @@ function visibleOoms(timeline) {
 
 /** @param {Layer} layer */
 export function drawOomLines({ timeline, context, colors }) {
-  context.strokeStyle = colors.oom;
-  context.lineWidth = 1.25;
+  setPen(context, colors.oom, 1.25);
   let previous = -1; // one line per pixel
   for (const { x } of visibleOoms(timeline)) {
     if (Math.round(x) === previous) continue;
@@ -84,8 +83,7 @@ export function drawCursor({ timeline, context, colors }) {
     context.fillRect(from, 0, to - from, plotHeight);
   }
   const x = Math.round(from) + 0.5;
-  context.strokeStyle = colors.accent;
-  context.lineWidth = 1;
+  setPen(context, colors.accent, 1);
   drawLine(context, x, 0, x, plotHeight + MARGIN.strip);
   context.fillStyle = colors.accent;
   context.beginPath();
@@ -109,8 +107,7 @@ export function drawSelected({ timeline, context, colors }) {
     context.rect(column * width, top * height, width, (bottom - top) * height);
   context.fillStyle = colors.selection;
   context.fill();
-  context.strokeStyle = colors.peak;
-  context.lineWidth = 1.25;
+  setPen(context, colors.peak, 1.25);
   context.beginPath();
   let previous = { column: -2, top: 0, bottom: 0 };
   for (const span of spans) {
@@ -140,13 +137,7 @@ export function drawPeak({ timeline, context, colors, labels }) {
   const x = timeline.toX((place[0] + place[1]) / 2);
   const y = timeline.toY(peak.bytes);
   if (x < -1 || x > plotWidth + 1 || y < -1 || y > plotHeight) return;
-  context.fillStyle = colors.peak;
-  context.strokeStyle = colors.background;
-  context.lineWidth = 1.5;
-  context.beginPath();
-  context.arc(x, y, 4, 0, 2 * Math.PI);
-  context.fill();
-  context.stroke();
+  drawDot(context, x, y, colors.peak, colors.background);
   const text = `peak ${size(peak.bytes)}`;
   const top = Math.max(y - 9, 9);
   const leftwards = x > plotWidth - 190 || (x > 90 && !labels.isFree(text, x + 10, top, "left"));

@@ -2,7 +2,7 @@
 
 import { scaleLinear } from "d3-scale";
 import { countTicks, drawByteAxis, drawHorizontalAxis, elapsedTicks } from "../../ui/axes.js";
-import { drawSteps, FONT } from "../../ui/canvas.js";
+import { drawSteps, FONT, setPen, setText } from "../../ui/canvas.js";
 import { chartColors } from "../../ui/theme.js";
 import { drawBands } from "./bands.js";
 import { Labels } from "./labels.js";
@@ -56,9 +56,7 @@ export function drawOverlay(timeline, context, target) {
   }
   drawRuler(layer);
   context.restore();
-  context.fillStyle = colors.soft;
-  context.textAlign = "right";
-  context.textBaseline = "middle";
+  setText(context, colors.soft, "right");
   context.fillText("brief", -8, plotHeight + (MARGIN.strip + STRIP_GAP) / 2 + 1);
   context.restore();
 }
@@ -81,15 +79,11 @@ function drawCurves({ timeline, context, colors }) {
   const { picture } = timeline.drawn;
   const box = { left: 0, width: timeline.size.plotWidth };
   const y = (/** @type {number} */ bytes) => timeline.toY(bytes);
-  context.strokeStyle = colors.reserved;
-  context.lineWidth = 1.25;
+  setPen(context, colors.reserved, 1.25);
   drawSteps(context, picture.reserved, box, y);
-  context.strokeStyle = colors.replayed;
-  context.setLineDash([6, 3]);
+  setPen(context, colors.replayed, 1.25, [6, 3]);
   drawSteps(context, picture.replayed, box, y);
-  context.setLineDash([]);
-  context.strokeStyle = colors.total;
-  context.lineWidth = 1.1;
+  setPen(context, colors.total, 1.1);
   drawSteps(context, picture.total, box, y);
 }
 

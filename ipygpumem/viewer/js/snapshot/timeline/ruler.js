@@ -1,6 +1,7 @@
 /** Draws the ruler between two points, and the area of a drag. */
 
 import { duration, plural, signed } from "../../data/units.js";
+import { setPen } from "../../ui/canvas.js";
 
 /**
  * @typedef {{x0: number, y0: number, x1: number, y1: number, keyed?: boolean, us?: number}} Ruler
@@ -16,8 +17,7 @@ export function drawDrag({ timeline, context, colors }) {
   const width = Math.abs(drag.x1 - drag.x0);
   const height = drag.kind === "box" ? Math.abs(drag.y1 - drag.y0) : timeline.size.plotHeight;
   context.fillStyle = colors.range;
-  context.strokeStyle = colors.accent;
-  context.lineWidth = 1;
+  setPen(context, colors.accent, 1);
   context.fillRect(x, y, width, height);
   context.strokeRect(x + 0.5, y + 0.5, width, height);
 }
@@ -28,8 +28,7 @@ export function drawRuler({ timeline, context, colors, labels }) {
   if (!ruler || timeline.drag) return;
   const [x0, x1] = [timeline.toX(ruler.x0), timeline.toX(ruler.x1)];
   const [y0, y1] = [timeline.toY(ruler.y0), timeline.toY(ruler.y1)];
-  context.strokeStyle = colors.accent;
-  context.lineWidth = 1.25;
+  setPen(context, colors.accent, 1.25);
   context.beginPath();
   for (const [x, y] of [
     [x0, y0],

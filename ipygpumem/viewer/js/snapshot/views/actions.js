@@ -6,6 +6,7 @@ import { bandAt } from "../timeline/bands.js";
 import { RulerActions } from "../timeline/ruler-actions.js";
 import { bandLines, tooltipLines } from "../timeline/tooltip.js";
 
+export const ZOOM_STEP = 1.4;
 /** The smallest view: events, microseconds, bytes. */
 const MINIMUM = { event: 4, time: 2, bytes: 64 };
 
@@ -80,6 +81,7 @@ export class Actions {
       (share) => this.pan(share),
       (factor) => this.zoomBy(factor, source()),
       () => this.fit(),
+      ZOOM_STEP,
     );
   }
 

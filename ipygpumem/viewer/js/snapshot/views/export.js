@@ -1,7 +1,7 @@
 /** Exports the view as an image, a table or a link. */
 
 import { count, fine, size } from "../../data/units.js";
-import { clipText, context2d, FONT, pngOf } from "../../ui/canvas.js";
+import { clipText, context2d, FONT, pngOf, setText } from "../../ui/canvas.js";
 import { download, h } from "../../ui/dom.js";
 import { SvgCanvas } from "../../ui/svg-canvas.js";
 import { chartColors } from "../../ui/theme.js";
@@ -79,10 +79,7 @@ export class Exporter {
       const { top, plotWidth, plotHeight } = timeline.size;
       const { index, peak } = context.facts(timeline.source);
       const title = `${context.files[timeline.source].name} · device ${index} · peak ${size(peak.bytes)} at event ${count(peak.event)}`;
-      canvas.fillStyle = colors.text;
-      canvas.font = `600 13px ${FONT}`;
-      canvas.textAlign = "left";
-      canvas.textBaseline = "middle";
+      setText(canvas, colors.text, "left", "600 13px");
       canvas.fillText(title, 12, y + TITLE / 2, width - 24);
       canvas.imageSmoothingEnabled = false;
       canvas.drawImage(timeline.picture, MARGIN.left, y + TITLE + top, plotWidth, plotHeight);
@@ -92,17 +89,13 @@ export class Exporter {
       canvas.restore();
       y += timeline.size.height + TITLE;
     }
-    canvas.font = `12px ${FONT}`;
-    canvas.textAlign = "left";
-    canvas.textBaseline = "middle";
     for (const { x, y, text, color } of entries) {
       canvas.fillStyle = color;
       canvas.fillRect(x, y - 5, 10, 10);
-      canvas.fillStyle = colors.text;
+      setText(canvas, colors.text, "left", "12px");
       canvas.fillText(text, x + 16, y);
     }
-    canvas.fillStyle = colors.soft;
-    canvas.textAlign = "right";
+    setText(canvas, colors.soft, "right", "12px");
     if (entries.length && !context.crowded) canvas.fillText("at the peak:", LEGEND_LEFT - 8, entries[0].y);
   }
 

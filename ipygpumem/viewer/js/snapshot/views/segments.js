@@ -2,7 +2,7 @@
 
 import { getOrCreate } from "../../data/collections.js";
 import { count, size } from "../../data/units.js";
-import { FONT } from "../../ui/canvas.js";
+import { setPen, setText } from "../../ui/canvas.js";
 
 const HEIGHT = 15; // of a segment, in pixels
 const GAP = 4;
@@ -61,9 +61,7 @@ export function layoutSegments(segments, width) {
  */
 export function drawSegments(context, segments, { places, titles, height }, selection, swatches, colors) {
   context.clearRect(0, 0, context.canvas.width, height);
-  context.font = `11px ${FONT}`;
-  context.textBaseline = "middle";
-  context.fillStyle = colors.soft;
+  setText(context, colors.soft, "left");
   for (const { y, text } of titles) context.fillText(text, LEFT, y + 2);
   if (!places.length) context.fillText("No segments here.", LEFT, 14);
   for (const place of places) {
@@ -100,25 +98,19 @@ function drawSegment(context, { segment, blocks }, { x: left, y, width }, select
       context.fillRect(x, y + HEIGHT - 3, blockWidth, 3);
     }
     if (selected === i) {
-      context.strokeStyle = colors.peak;
-      context.lineWidth = 2;
+      setPen(context, colors.peak, 2);
       context.strokeRect(x, y, Math.max(blockWidth, 2), HEIGHT);
     }
   }
-  context.strokeStyle = selected !== null && selected < 0 ? colors.peak : colors.border;
-  context.lineWidth = 1;
+  setPen(context, selected !== null && selected < 0 ? colors.peak : colors.border, 1);
   context.strokeRect(left - 0.5, y - 0.5, width + 1, HEIGHT + 1);
 }
 
 /** The segment and the block at a point. @param {any[]} segments @param {Place[]} places @param {number} x @param {number} y @returns {Selection|null} */
 export function segmentAt(segments, places, x, y) {
-  const place = places.find(
-    (candidate) =>
-      x >= candidate.x - 2 &&
-      x <= candidate.x + candidate.width + 2 &&
-      y >= candidate.y - 2 &&
-      y <= candidate.y + HEIGHT + 2,
-  );
+  const near = (/** @type {number} */ value, /** @type {number} */ from, /** @type {number} */ length) =>
+    value >= from - 2 && value <= from + length + 2;
+  const place = places.find((candidate) => near(x, candidate.x, candidate.width) && near(y, candidate.y, HEIGHT));
   if (!place) return null;
   const { segment, blocks } = segments[place.segment];
   const pixel = segment.size / place.width; // bytes
