@@ -85,7 +85,6 @@ class RunningCell:
 
     @property
     def is_single_magic(self) -> bool:
-        """Whether the cell is a single ``%gpumem`` line, apart from comments and blank lines."""
         lines = [line for line in self.raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         return len(lines) == 1 and "%gpumem" in lines[0]
 
@@ -181,7 +180,6 @@ class CellHooks:
         self._restore_run_code: Callable[[], None] = lambda: None
 
     def install(self) -> Callable[[], None]:
-        """Start calling the callbacks, and return a function that stops the calls."""
         events = self._shell.events
         trigger = events.trigger
 

@@ -62,7 +62,6 @@ class CellMeasurements:
 
     @print_exceptions
     def pre_run_cell(self, info: Any) -> None:
-        """Register the cell that IPython is about to run, and start measuring it unless it runs inside another cell."""
         if self._runtime.forked:
             return
         cell, outermost = self.running.push(info)

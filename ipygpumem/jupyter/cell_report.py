@@ -231,7 +231,6 @@ def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
 
 
 def one_line_traceback(error: _Error) -> _Error:
-    """Make IPython show an error as a single line without a traceback, and return the error."""
     error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
     return error
 
@@ -253,7 +252,6 @@ class OomPanel:
         self.report: Report | None = None
 
     def install(self) -> None:
-        """Start observing failed allocations as soon as CUDA is initialized."""
         self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:

@@ -80,7 +80,6 @@ class DisplayMixin:
         self.publish(tables_bundle(tables))
 
     def show_object(self, value: Any) -> None:
-        """Display an object that has the methods ``__str__`` and ``_repr_html_``."""
         self.publish({"text/plain": str(value), "text/html": value._repr_html_()})
 
     def show_image(self, image: Any, text: str) -> None:

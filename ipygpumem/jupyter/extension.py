@@ -145,7 +145,6 @@ class _Extension:
             record.close()
 
     def _end_session(self) -> None:
-        """Reset the state that all shells of the process share."""
         session, names = current(), naming_functions()
         if self.magics.log is not None:
             session_reports().log = None

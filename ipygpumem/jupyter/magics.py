@@ -79,7 +79,6 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
-        """Return the object to which a name such as ``net.encoder`` refers in the notebook's namespace."""
         from ipygpumem.features.lines.source_code import resolve_name  # on first use, to save memory
 
         return resolve_name(name, self.shell.user_ns.__getitem__)

@@ -49,7 +49,6 @@ class RecordingOptions:
             raise OptionError(f"max-entries must be a positive integer, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Return the arguments for ``_record_memory_history``. Raises `OptionError` for an unknown argument."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
@@ -220,7 +219,6 @@ class AllocationHistory:
             self._active.set_context("alloc" if paused else "all")
 
     def take(self) -> dict[str, Any]:
-        """Return PyTorch's memory snapshot with the events since `start`."""
         if not self.lost and not allocator.is_recording():
             self.lost = "the recording was stopped before the measurement ended, and its events were discarded"
         with pause_gc(), allocator.without_inductor():

@@ -86,7 +86,6 @@ class PeakTracker:
             self._remove_if_unused()
 
     def close(self) -> None:
-        """Discard all scopes and remove the wrappers immediately."""
         with self._lock:
             self._scopes.clear()
             self._user_stats.clear()
@@ -135,7 +134,6 @@ class PeakTracker:
         return state
 
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorStatistics:
-        """Update a scope with the final counters of a device and return them. Raises `RuntimeError` as `enter` does."""
         with self._lock:
             state = allocator.allocator_statistics(self.stats(index))
             scope.finish(index, state)

@@ -63,7 +63,6 @@ class PeriodicThread:
             self._next, self._idle_since = None, time.monotonic()
 
     def close(self) -> None:
-        """End the thread, and wait up to two seconds for its end."""
         if os.getpid() != self._pid:
             return
         with self._lock:

@@ -80,7 +80,6 @@ class Collector:
             measurement.observers.append(self.observer)
 
     def collect(self, report: Report, outcome: CompletedMeasurement) -> Report:
-        """Return the report with this collector's section."""
         raise NotImplementedError
 
 

@@ -81,7 +81,6 @@ class AllocationRecorder:
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
-        """Start recording. ``before`` is the current reading; if it is None, the devices are read."""
         self._before = before or self._runtime.monitor.read()
         self.history.start()
         self.begin_position = event_position()

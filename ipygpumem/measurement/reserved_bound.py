@@ -85,7 +85,6 @@ class ReservedMemoryCurve:
             self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
-        """Return an upper bound in bytes on reserved memory between two times, or None if no bound is known."""
         return max(self._possible_values(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:

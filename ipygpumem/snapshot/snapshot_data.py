@@ -155,7 +155,6 @@ def _check_device(device: int) -> None:
 
 
 def check_event(event: int, timeline: Timeline) -> int:
-    """Return the event as an int; raise `OptionError` if the event does not exist."""
     if isinstance(event, bool) or not isinstance(event, (int, np.integer)):
         raise OptionError(f"{event!r} is not an event index: expected an integer")
     count = len(timeline.trace)

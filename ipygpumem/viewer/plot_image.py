@@ -69,7 +69,6 @@ class PlotLayout:
         return np.asarray(self._canvas.buffer_rgba())
 
     def png(self) -> bytes:
-        """Draw the figure and return it as a PNG file with a palette, which reduces the file size."""
         from PIL import Image
 
         image = Image.fromarray(self.pixels()[:, :, :3])

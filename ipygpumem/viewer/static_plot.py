@@ -57,7 +57,6 @@ class SampledCurve(NamedTuple):
 
     @property
     def style(self) -> Any:
-        """Matplotlib line style: dashed for memory outside PyTorch, solid for all memory used on the device."""
         return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 

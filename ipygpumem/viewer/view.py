@@ -69,7 +69,6 @@ class View:
 
     @property
     def text(self) -> str:
-        """Summaries of the first two snapshots."""
         summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_IMAGES]]
         if len(self._snapshots) > len(summaries):
             summaries.append(f"({many(len(self._snapshots) - len(summaries), 'more snapshot')} in the viewer)")
@@ -99,7 +98,6 @@ class View:
         return encode(self._snapshots[number], self._replays[number])
 
     def close(self) -> None:
-        """Remove the widget from all of its displays. The static images remain."""
         if self._widget is not None:
             self._widget.close()
             self._widget = None

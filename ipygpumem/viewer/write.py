@@ -76,7 +76,6 @@ class PageData:
 
 @cache
 def script(name: str) -> str:
-    """Return the source of a JavaScript bundle, such as ``"page.js"`` or ``"widget.js"``."""
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 

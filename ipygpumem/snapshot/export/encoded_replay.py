@@ -45,12 +45,6 @@ class EncodedReplay:
 
 
 def encode_replays(snapshot: SnapshotData, settings: str) -> dict[int, EncodedReplay]:
-    """Replay all devices of a snapshot that have events, and return the results by device index.
-
-    Raises:
-        ReplayError: No device can be replayed.
-        OptionError: The settings are invalid or require a memory limit.
-    """
     parsed = AllocatorSettings.parse(settings)
     if parsed.collection_threshold or parsed.fraction is not None:
         name = "garbage_collection_threshold" if parsed.collection_threshold else "per_process_memory_fraction"

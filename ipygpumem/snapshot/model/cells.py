@@ -126,7 +126,6 @@ class CellLookup:
         return " or ".join(labels) if len(labels) <= _MAX_LABELS else f"{labels[0]} … {labels[-1]}"
 
     def runs_of(self, file: str) -> str | None:
-        """Return a label for all runs of the cell with this file name, or None if the file is not a cell."""
         if file not in self._labels:
             self._labels[file] = _label_from_file_name(file)
         return self._labels[file]

@@ -96,7 +96,6 @@ class Trace:
         return int(self.time[event]) if 0 <= event < len(self) and self.has_times else None
 
     def events(self, *actions: int) -> NDArray[np.int64]:
-        """Return the indices of the events that have one of the given actions."""
         return np.flatnonzero(np.isin(self.action, actions))
 
 

@@ -187,7 +187,6 @@ class Allocations:
         return np.cumsum(change, out=change)[:-1]
 
     def name(self, row: int) -> str:
-        """Return the name of an allocation in PyTorch's memory viewer, such as ``b7f064c000000_0``."""
         return f"b{self.address[row]:x}_{self.nth[row]}"
 
 

@@ -96,7 +96,6 @@ class RegionRepetition(Serializable):
 
     @property
     def growth(self) -> int:
-        """Difference in requested bytes between the end and the start of the region."""
         return self.after - self.before
 
 

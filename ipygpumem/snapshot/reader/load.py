@@ -65,12 +65,7 @@ def read_objects(
 ) -> tuple[Any, PickleReader | None]:
     """Return a tuple ``(object, reader)`` of the object in a file and the pickle reader, which is None for JSON.
 
-    If ``columnar`` is True, the pickle reader reads trace entries in batches.
-
-    Raises:
-        NotColumnarError: The file must be read with ``columnar=False``.
-        SnapshotError: The file cannot be read, or is invalid, unsafe or too large. The message starts with the file
-            name.
+    If ``columnar`` is True, the pickle reader reads trace entries in batches. Raises `NotColumnarError` if it cannot.
     """
     name = "the snapshot" if isinstance(source, bytes) else printable(os.fsdecode(source))
     try:

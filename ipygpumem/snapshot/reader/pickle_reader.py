@@ -238,7 +238,6 @@ class PickleReader:
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} does not occur in snapshots", at)
 
     def _put(self, index: int, value: Any, at: int) -> int:
-        """Write an object to the memo and return the size of the memo."""
         if index > len(self.memo):
             problem = f"the pickle writes memo entry {index:,}, but the memo has only {len(self.memo):,} entries"
             self._fail(SnapshotLimitError, problem, at)

@@ -141,7 +141,6 @@ class StackBuilder:
         return number
 
     def _source(self, trace: str, where: str) -> int:
-        """Return the index of the innermost frame of user code in a formatted stack; -1 if there is none."""
         if trace not in self._sources:
             key = next((frame for frame in reversed(formatted_frames(trace)) if is_user_file(frame[0])), None)
             if key is not None:
@@ -196,7 +195,6 @@ class StackBuilder:
 
 
 def _metadata_text(metadata: dict[str, Any]) -> str:
-    """Convert user metadata that is a dict, as in PyTorch 2.15, to a string of limited length."""
     items = (
         f"{str(key)[:_MAX_TEXT]}={str(value)[:_MAX_TEXT]}"
         for key, value in metadata.items()

@@ -30,11 +30,7 @@ _MAX_CURVES = 16  # maximum per device; a recorder writes one or two
 
 
 def top_level(value: Any) -> dict[str, Any]:
-    """Return the top-level dict. A list of segments, which PyTorch before 2.0 wrote, is converted to a dict.
-
-    Raises:
-        SnapshotFormatError: The value is not a memory snapshot.
-    """
+    """Return the top-level dict. A list of segments, which PyTorch before 2.0 wrote, is converted to a dict."""
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
             raise SnapshotFormatError("the data is a list without segments, not a memory snapshot")

@@ -211,5 +211,4 @@ class _RunColumns:
 
 
 def _selected(flags: NDArray[np.bool_]) -> Any:
-    """Return an index for the selected rows: a slice, which avoids a copy, if all rows are selected."""
-    return slice(None) if flags.all() else np.flatnonzero(flags)
+    return slice(None) if flags.all() else np.flatnonzero(flags)  # indexing with a slice avoids a copy

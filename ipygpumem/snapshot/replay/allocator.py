@@ -73,9 +73,6 @@ class SimulatedAllocator(ExpandableSegments):
         """Return the address and the size of a block for a request of a rounded size in bytes.
 
         ``request`` is the number of the request, as in `SegmentEvent`.
-
-        Raises:
-            SimulatedOutOfMemoryError: The limit would be exceeded.
         """
         free = self._free[pool]
         place = bisect_left(free, rounded << ADDRESS_BITS)
@@ -133,7 +130,6 @@ class SimulatedAllocator(ExpandableSegments):
         self._skips_search, self._only_best_fit = True, False
 
     def release(self, addresses: list[int], request: int) -> None:
-        """Free the segments at the given addresses, except segments with blocks in use."""
         wanted_addresses = set(addresses)
         for number in range(len(self.pools)):
             for key in self._free_from(number, self._smallest_segment):

@@ -90,7 +90,7 @@ class ExpandableSegments(FreeBlocks):
         self.work.count(count * len(self._unmapped_sizes) / 200)
 
     def mapped_ranges(self) -> list[tuple[int, int, int]]:
-        """Return address, size and pool index of each mapped range of the expandable segments, ordered by address."""
+        """Return the address, size and pool index of each mapped range, ordered by address."""
         result = []
         for start, (end, pool) in sorted(self.ranges.items()):
             position, unmapped = start, self._unmapped[pool]
@@ -164,7 +164,6 @@ class ExpandableSegments(FreeBlocks):
         self._bounds.add(start)
 
     def page_size(self, pool: int) -> int:
-        """Return the size in bytes of the physical memory that is mapped at once in expandable segments of a pool."""
         return SMALL_SEGMENT if self.pools[pool].small else self.settings.large_segment
 
     def _map(self, pool: int, address: int, needed_bytes: int, request: int) -> int | None:

@@ -98,7 +98,6 @@ class FreeBlocks:
         return address
 
     def count_requests(self, count: int) -> None:
-        """Count the work of the next ``count`` requests, each of which moves items in a list of free blocks."""
         self.work.count(count * (14 + len(self._sizes) / 200))
         self.work.check_time()
 
@@ -109,7 +108,6 @@ class FreeBlocks:
         return [(key & ADDRESS_MASK, key >> ADDRESS_BITS) for key in self._free[pool]]
 
     def _free_from(self, pool: int, min_size: int) -> list[int]:
-        """Return the keys of the free blocks of a pool with at least ``min_size`` bytes, from small to large."""
         free = self._free[pool]
         keys = free[bisect_left(free, min_size << ADDRESS_BITS) :]
         self.work.count(5 * len(keys) + 5)

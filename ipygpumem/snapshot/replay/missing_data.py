@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def missing_data(snapshot: SnapshotData, timeline: Timeline) -> str:
-    """Return the first reason why the recording of a device is incomplete or unsuitable; empty if there is none."""
     gaps, trace, native = timeline.gaps, timeline.trace, snapshot.settings.get("backend", "native") == "native"
     missing = gaps.frees_without_allocation + gaps.missing_frees + gaps.only_in_events + gaps.only_in_segments
     problems = (

@@ -231,7 +231,6 @@ class Recording:
         return program_limit(self.snapshot, self.timeline, self.settings)
 
     def effective(self, settings: AllocatorSettings) -> AllocatorSettings:
-        """Return the settings without those that have no effect on the requests of this recording."""
         largest_segment = int(self.initial.segments["size"].max(initial=0))
         failed = self.trace.events(Action.OOM)
         smallest = smallest_requests(self.trace, self.settings)
@@ -273,7 +272,6 @@ class Recording:
 
     @cached_property
     def segment_events(self) -> list[tuple[int, int, int, int]]:
-        """Action, address, size and event index of each segment event."""
         trace, events = self.trace, self.trace.events(*_SEGMENT_EVENTS)
         columns = (trace.action[events], trace.address[events], trace.size[events], events)
         return list(zip(*(column.tolist() for column in columns), strict=True))

@@ -124,7 +124,6 @@ def _recorded_address(recording: Recording, allocator: SimulatedAllocator, size:
 
 
 def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
-    """Return the segments and blocks after a replay that ended with an event, or with an earlier failure."""
     recording, allocator = result.recording, result.allocator
     allocations, trace = recording.allocations, recording.trace
     last = min(event, result.end)

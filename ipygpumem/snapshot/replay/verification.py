@@ -159,7 +159,6 @@ def reason_of_unknown_retries(verification: ReplayVerification) -> str:
 def grade_of_replay(
     recording: Recording, verification: ReplayVerification, settings: AllocatorSettings
 ) -> tuple[str, str]:
-    """Return ``grade`` and ``reason`` of a `Replay` with other settings or within a limit."""
     if verification.difference:
         error = size(verification.largest_error)
         reason = f"the recorded settings do not reproduce the recording ({verification.difference}; "

@@ -92,12 +92,8 @@ def analyze_blocked_request(
 ) -> BlockedRequestAnalysis:
     """Analyze why a request was not served from existing segments.
 
-    Args:
-        snapshot: Snapshot that contains the recording.
-        recording: Recording that a replay reproduces.
-        event: Event of the out-of-memory error or of the allocation.
-        capacity: Limit of reserved memory in bytes within which the request fails; None for the memory that was
-            available.
+    ``event`` is the event of the out-of-memory error or of the allocation. ``capacity`` is the limit of reserved memory
+    in bytes within which the request fails; None for the memory that was available.
     """
     is_known, curve = True, recording.timeline.reserved
     options: dict[str, Any] = {"recorded": True}

@@ -220,7 +220,6 @@ class _PageSearch:
 
 
 def _windows(result: ReplayRun, base: int, rows: list[int], rounded: int) -> Iterator[slice]:
-    """Yield the blocks to free if a request is served at the start of a range, or directly after each block."""
     addresses, sizes = result.addresses, result.sizes
     last = 0
     for first in range(len(rows) + 1):
