@@ -39,13 +39,10 @@ class RunningCell:
     """Cell that is running. The object holds no strong references to the user's objects.
 
     Attributes:
-        shell: IPython shell that runs the cell.
-        info: Weak reference to IPython's ExecutionInfo object.
         stored: Whether IPython stores the cell in its history. Front ends also run code that is not stored.
         cell_id: ID of the cell in its notebook; None if the front end does not send it.
         measurement, plan: Open measurement of the cell, and its plan; None if the cell is not measured.
         options: Options of ``%%gpumem``; None if the cell does not use this magic.
-        live: Live display of the cell; None if there is none.
         began: Start time in seconds since the Unix epoch.
         reported: Whether the output of a ``%gpumem`` line in the cell replaces the automatic report.
         code: File name and source text of the ``%%gpumem`` cell, which is this cell or a cell that it runs; None if the

@@ -62,12 +62,7 @@ class CellOptions:
     """Validated options of ``%%gpumem`` and ``%gpumem STATEMENT``.
 
     Attributes:
-        plan: Plan for the measurement.
-        quiet: Whether to show no report.
         variable: Name of the variable in which to store the report, if any.
-        table: Whether to show the full memory breakdown.
-        view: Whether to show the snapshot below the report.
-        code: Source text of the cell or statement.
     """
 
     plan: MeasurementPlan

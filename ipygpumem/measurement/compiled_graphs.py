@@ -47,7 +47,6 @@ class CompiledGraph:
 
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
-        nodes: Nodes by name.
         inputs: For each input, the path of the innermost module that contains it; empty if there is none.
         file: File name of the code that runs the graph without a compiler backend.
         node_of_line: Names of the nodes by line number in ``file``.

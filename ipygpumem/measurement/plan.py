@@ -35,7 +35,6 @@ class CompletedMeasurement:
         recorder: Recorder of allocation history; None if nothing was recorded.
         snapshot: Recorded snapshot; None if there is none or it cannot be read.
         problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
-        code: Information about the measured code.
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 

@@ -46,10 +46,8 @@ class PlotLayout:
     """A white figure whose elements are positioned in CSS pixels from its upper left corner.
 
     Attributes:
-        height: Height in CSS pixels.
         scale: Number of image pixels per CSS pixel.
         columns: Width of a plot in image pixels.
-        figure: The figure of matplotlib.
     """
 
     def __init__(self, height: int, scale: float) -> None:

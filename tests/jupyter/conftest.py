@@ -1,4 +1,4 @@
-"""Fixtures with a real IPython shell in this process, which is new for each test, and the outputs of its cells."""
+"""Fixtures that run cells in a real IPython shell, which is created in this process for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interrupts that arrive while this package runs: each reaches the user, and no measurement remains open."""
+"""Interrupts that arrive while this package runs reach the user, and no measurement remains open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of other processes in a cell's report, %gpumem, the out-of-memory panel and %gpumem processes."""
+"""Other processes in a cell's report, in ``%gpumem``, in the out-of-memory panel and in ``%gpumem processes``."""
 
 from __future__ import annotations
 

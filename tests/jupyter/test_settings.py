@@ -1,4 +1,4 @@
-"""All traits of GPUMem, set by %config and in a configuration file, also to invalid values."""
+"""All traits of GPUMem, set by %config and in a configuration file, including invalid values."""
 
 from __future__ import annotations
 

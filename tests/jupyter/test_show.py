@@ -1,4 +1,4 @@
-"""Displays of reports, of which each has one, and colors in terminals."""
+"""The display of each report, and colors in terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about words of a magic are one line without control characters."""
+"""Messages that quote arguments of a magic are one line without control characters."""
 
 from __future__ import annotations
 

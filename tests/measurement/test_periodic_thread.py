@@ -1,4 +1,4 @@
-"""The worker thread."""
+"""The thread that calls a function periodically."""
 
 from __future__ import annotations
 

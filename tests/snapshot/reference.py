@@ -1,4 +1,4 @@
-"""A slow, simple implementation on the dicts of a file, with which the columns are compared."""
+"""Curves, peaks and live allocations, computed slowly from the dicts of a file, for comparison with the columns."""
 
 from __future__ import annotations
 

@@ -66,7 +66,6 @@ class StackTable:
     """All call stacks of a file as a tree whose roots are the outermost frames.
 
     Attributes:
-        frames: Distinct frames.
         node_frame: int32, index into ``frames`` for each node of the tree.
         node_parent: int32, node of the caller; -1 for a root. Parents precede their children.
         leaf: int32, innermost node of each stack; -1 for an empty stack.

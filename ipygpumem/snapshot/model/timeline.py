@@ -69,7 +69,6 @@ class Timeline:
     """Events and allocations of one device.
 
     Attributes:
-        trace: Events as columns.
         allocations: Allocations that occur in the events or that are alive at the end.
         gaps: Counts of missing and contradictory events.
         end_active: Total rounded size in bytes of the active blocks at the end, as ``active_bytes`` in PyTorch's

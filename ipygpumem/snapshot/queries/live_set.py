@@ -54,9 +54,6 @@ class LiveSet:
     """Allocations that are alive right after an event.
 
     Attributes:
-        snapshot: The snapshot.
-        timeline: Timeline of the device.
-        event: Index of the event.
         rows: Indices of the allocations in ``timeline.allocations``.
     """
 
@@ -100,7 +97,6 @@ class RequestedBytesPeak(Serializable):
     """Maximum of the requested bytes of a device.
 
     Attributes:
-        device: Device index.
         requested: Maximum in bytes, including freed blocks that another stream still uses.
         event: First event that reaches the maximum; -1 if the maximum is reached before the first event.
         time_us: Timestamp in microseconds since the Unix epoch; None for event -1 or if unknown.

@@ -75,7 +75,6 @@ class EntryRun:
     """Consecutive entries of a list that were read as a batch.
 
     Attributes:
-        entries: Batch that contains the entries.
         first, stop: Index of the first entry in the batch, and index after the last entry.
         memo_index: Memo index of the first object in the first entry.
     """

@@ -26,7 +26,6 @@ class SimulatedAllocator(ExpandableSegments):
     """Caching allocator that follows the rules of PyTorch's allocator and uses simulated addresses.
 
     Args:
-        settings: Settings of the allocator.
         pools: All pools. Requests refer to them by index.
         limit: Limit of reserved memory in bytes; None without a limit.
         by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``. Otherwise, the limit is the

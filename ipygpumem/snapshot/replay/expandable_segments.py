@@ -22,8 +22,6 @@ class ExpandableSegments(FreeBlocks):
     """Free and unmapped blocks of all pools, including those of expandable segments.
 
     Args:
-        settings: Settings of the allocator.
-        pools: All pools.
         limit: Limit of reserved memory in bytes.
         by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``, which is checked before memory is
             mapped. Otherwise, the limit is the memory of the device.

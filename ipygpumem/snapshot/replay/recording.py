@@ -74,9 +74,7 @@ class Recording:
     """Recording of one device as a sequence of requests to the allocator.
 
     Attributes:
-        device: Device index.
         timeline, trace, allocations: Timeline, events and allocations of the device.
-        snapshot: Snapshot that contains the recording.
         operations: Requests in order, as int32. The index of a row in ``allocations`` represents its allocation, the
             bitwise complement of the index its free, and ``len(allocations) + i`` the item ``special[i]``.
         events: Event of each operation, as int32.
@@ -94,7 +92,6 @@ class Recording:
         last_failed: Event of the last out-of-memory error; None if there is none.
         problem: Reason why the recording cannot be replayed; empty if it can be. If there is a reason, only the
             attributes that describe the device and the file are set.
-        work_limit: Limit on the work of replays.
     """
 
     def __init__(self, snapshot: SnapshotData, device: int) -> None:

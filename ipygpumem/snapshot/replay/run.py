@@ -58,7 +58,6 @@ class ReplayRun:
     """Result of replaying a recording once.
 
     Attributes:
-        recording: Recording that was replayed.
         allocator: Allocator after the last request.
         addresses: Simulated address of each allocation.
         sizes: Size in bytes of the block of each allocation; 0 for an allocation that was not replayed.

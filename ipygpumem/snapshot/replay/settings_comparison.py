@@ -44,8 +44,6 @@ class SettingsComparison:
     """Comparison of several settings of the allocator for a recording.
 
     Attributes:
-        name: Name of the snapshot.
-        device: Device index.
         verification: Comparison of the recording with a replay that uses the recorded settings.
         recorded: Result with the recorded settings.
         alternatives: Results with other settings, from best to worst.

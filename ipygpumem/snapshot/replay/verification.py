@@ -32,8 +32,6 @@ class ReplayVerification:
     """Comparison of a recording with a replay that uses the recorded settings.
 
     Attributes:
-        recording: Recording that was replayed.
-        run: Result of the replay.
         difference: Description of the first difference; empty if there is none.
         largest_error: Largest difference in reserved memory in bytes, over all events.
     """

@@ -1,4 +1,4 @@
-"""Queries take time and memory in proportion to a file that was made to be slow."""
+"""The time and memory of queries are proportional to the size of a file, even if it is made to slow them down."""
 
 from __future__ import annotations
 

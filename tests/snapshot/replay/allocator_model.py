@@ -1,4 +1,4 @@
-"""A slow, plain model of PyTorch's caching allocator, with which the fast one is compared."""
+"""A slow, simple model of PyTorch's caching allocator, with which `SimulatedAllocator` is compared."""
 
 from dataclasses import dataclass
 

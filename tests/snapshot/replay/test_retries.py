@@ -1,4 +1,4 @@
-"""The number of retries that a recording shows, compared with that of the allocator that made it."""
+"""The number of retries in a replay, compared with the counter of the allocator that made the recording."""
 
 import random
 
