@@ -46,9 +46,7 @@ class _Extension:
 
     @functools.cached_property
     def _outside_setting(self) -> OutsideSetting:
-        from ipygpumem.features.outside.collect import (
-            OutsideSetting,
-        )  # imported on first use, because most sessions do not use it
+        from ipygpumem.features.outside.collect import OutsideSetting  # on first use, to save memory
 
         return OutsideSetting()
 

@@ -39,7 +39,7 @@ CELL = [
 ]
 
 ENGINE_OPTIONS = {"--engines", "--collect"}
-"""Of cells alone."""
+"""Options that only ``%%gpumem`` supports."""
 
 
 @pytest.mark.parametrize(

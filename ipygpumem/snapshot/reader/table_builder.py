@@ -41,9 +41,8 @@ _PAIR = 2
 _POOL = struct.Struct("<qq")
 _SALT = "frame"  # first item of keys that may otherwise consist of numbers and empty strings, whose hash is 0
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
-_MAX_FRAMES = (
-    1 << 16
-)  # maximum number of frames in a stack; Python's recursion limit is 1,000, but a file can repeat a frame in two bytes
+_MAX_FRAMES = 1 << 16
+"""Maximum number of frames in a stack. Python's default limit is 1,000, but a file can repeat a frame in two bytes."""
 
 
 class TableBuilder:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.run import ReplayRun
 
 _HIGHEST = 1 << 51
-"""End of the simulated addresses."""
+"""Upper limit of simulated addresses."""
 UNKNOWN_TOTAL = 140 * GIB
-"""Memory of the device in bytes that is assumed if the file does not contain it (for address ranges)."""
+"""Total memory in bytes that is assumed for a device of unknown size. It determines the size of address ranges."""
 
 
 def add_initial_state(result: ReplayRun) -> None:

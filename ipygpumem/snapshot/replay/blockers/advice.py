@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _MAX_LINES, _MAX_OPERATIONS = 5, 200_000
 _MIN_VARYING = 100
-"""Number of blocks of varying size from which padding is considered."""
+"""Minimum number of blocks with varying sizes for which padding is considered."""
 _PARTS = 8
 _WORTHWHILE = 0.05
 _LONG_LIVED = 0.9
-"""Fraction of the events after which allocated blocks are assumed to be needed by the step with the request."""
+"""Blocks allocated after this fraction of the events before a request are assumed to be needed by the same step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.verification import ReplayVerification
 
 _MIN_UNUSED = 0.05
-"""Fraction of the peak reserved memory that must be unused for the request that led to the peak to be returned."""
+"""Smallest unused fraction of the peak reserved memory for which the request that led to the peak is returned."""
 
 
 def blocked_request(
