@@ -62,6 +62,21 @@ export function addressKey(address) {
 }
 
 /**
+ * A function that remembers its last result.
+ * @template A, R
+ * @param {(argument: A) => R} compute @returns {(argument: A) => R} compares arguments by their JSON texts
+ */
+export function rememberLast(compute) {
+  /** @type {{key: string, result: R}|undefined} */
+  let last;
+  return (argument) => {
+    const key = JSON.stringify(argument);
+    if (last?.key !== key) last = { key, result: compute(argument) };
+    return last.result;
+  };
+}
+
+/**
  * Binary search: how many of the first `length` indexes satisfy a condition that holds up to some index and fails after it.
  * @param {number} length @param {(index: number) => boolean} condition
  */

@@ -39,6 +39,13 @@ export function checkbox(label, onChange) {
   return { element: h("label", { class: "check" }, field, label), field };
 }
 
+/** A list of names and values, which are truncated if they are texts. @param {readonly (readonly [string, Node|string|null])[]} items */
+export function definitions(items) {
+  const value = (/** @type {Node|string|null} */ value) =>
+    typeof value === "string" ? h("span", { class: "where", title: value }, value) : value;
+  return h("dl", {}, ...items.flatMap(([name, content]) => [h("dt", {}, name), h("dd", {}, value(content))]));
+}
+
 /** A cell of a table that holds a number. @param {...(Node|string|null)} children */
 export function numberCell(...children) {
   return h("td", { class: "number" }, ...children);

@@ -270,7 +270,7 @@ export class Engine {
   /** Some rows of the filtered list of events. @param {Where & {text: string, actions: number[]|null, from: number, count: number}} request */
   events(request) {
     const pane = this.pane(request);
-    const all = pane.filter(request);
+    const all = pane.filter({ text: request.text, actions: request.actions });
     const rows = Array.from(all.subarray(request.from, request.from + request.count), (event) =>
       describeEvent(pane.snapshot, pane.device, event),
     );
@@ -279,7 +279,7 @@ export class Engine {
 
   /** The index of an event in the filtered list. @param {Where & {text: string, actions: number[]|null, event: number}} request */
   indexOf(request) {
-    const all = this.pane(request).filter(request);
+    const all = this.pane(request).filter({ text: request.text, actions: request.actions });
     const index = countWhile(all.length, (i) => all[i] < request.event);
     return { index, exact: all[index] === request.event };
   }

@@ -1,6 +1,6 @@
 /** One device of one snapshot, with results that several requests share. */
 
-import { getOrCreate } from "../../data/collections.js";
+import { getOrCreate, rememberLast } from "../../data/collections.js";
 import { SegmentHistory } from "../model/segment-history.js";
 import { classify } from "./classes.js";
 import { aliveBetween } from "./groups.js";
@@ -9,6 +9,7 @@ import { search } from "./search.js";
 
 /**
  * @typedef {{kind: "none"} | {kind: "group", key: string, code: number} | {kind: "search", text: string}} Mark
+ * @typedef {{text: string, actions: number[]|null}} Filter of the list of events
  * @typedef {object} Look what decides the style of each allocation
  * @property {string} mode color by
  * @property {number[]} hidden classes that the legend hides
@@ -26,14 +27,13 @@ export class Pane {
     this.beside = beside;
     /** @type {Map<string, import("./classes.js").Classes>} */
     this.classes = new Map();
-    /** @type {{text: string, result: ReturnType<typeof search>}|undefined} */
-    this.lastSearch = undefined;
+    this.search = rememberLast((/** @type {string} */ text) => search(snapshot, device, text));
+    /** The style of each allocation; `palette.js` describes styles. */
+    this.styles = rememberLast((/** @type {Look} */ look) => this.computeStyles(look));
+    /** Events that pass a filter. */
+    this.filter = rememberLast((/** @type {Filter} */ filter) => this.filterEvents(filter));
     /** @type {SegmentHistory|undefined} */
     this.segments = undefined;
-    this.lastLook = "";
-    this.lastStyles = new Uint8Array(0);
-    /** @type {{filter: string, events: Int32Array}|undefined} */
-    this.lastFilter = undefined;
   }
 
   /** @param {string} mode @returns {import("./classes.js").Classes} */
@@ -41,23 +41,12 @@ export class Pane {
     return getOrCreate(this.classes, mode, () => classify(this.snapshot, this.device, mode, this.beside));
   }
 
-  /** @param {string} text */
-  search(text) {
-    if (this.lastSearch?.text !== text) this.lastSearch = { text, result: search(this.snapshot, this.device, text) };
-    return this.lastSearch.result;
-  }
-
-  /** The style of each allocation; `palette.js` describes styles. @param {Look} look */
-  styles(look) {
-    const name = JSON.stringify(look);
-    if (name === this.lastLook) return this.lastStyles;
-    const { of } = this.classify(look.mode);
-    const marked = this.marked(look.mark);
-    this.lastLook = name;
-    this.lastStyles = of.map((number, row) =>
-      look.hidden.includes(number) ? HIDDEN : 4 * number + (row & 1) + (marked && !marked[row] ? 2 : 0),
+  /** @param {Look} look */
+  computeStyles({ mode, hidden, mark }) {
+    const marked = this.marked(mark);
+    return this.classify(mode).of.map((number, row) =>
+      hidden.includes(number) ? HIDDEN : 4 * number + (row & 1) + (marked && !marked[row] ? 2 : 0),
     );
-    return this.lastStyles;
   }
 
   /** 1 for each row that is highlighted; undefined if there is no mark. @param {Mark} mark @returns {Uint8Array|undefined} */
@@ -80,20 +69,16 @@ export class Pane {
     return range ? aliveBetween(this.device, range[0], range[1]) : this.device.checkpoints.live(event);
   }
 
-  /** Events that pass a filter. @param {{text: string, actions: number[]|null}} filter */
-  filter({ text, actions }) {
-    const name = JSON.stringify([text, actions]);
-    if (this.lastFilter?.filter !== name) {
-      const { action } = this.device.trace;
-      const hits = text ? this.search(text).events : undefined;
-      const events = new Int32Array(action.length);
-      let count = 0;
-      for (let event = 0; event < action.length; event++) {
-        if ((!hits || hits[event]) && (!actions || actions.includes(action[event]))) events[count++] = event;
-      }
-      this.lastFilter = { filter: name, events: events.slice(0, count) };
+  /** @param {Filter} filter */
+  filterEvents({ text, actions }) {
+    const { action } = this.device.trace;
+    const hits = text ? this.search(text).events : undefined;
+    const events = new Int32Array(action.length);
+    let count = 0;
+    for (let event = 0; event < action.length; event++) {
+      if ((!hits || hits[event]) && (!actions || actions.includes(action[event]))) events[count++] = event;
     }
-    return this.lastFilter.events;
+    return events.slice(0, count);
   }
 
   /**

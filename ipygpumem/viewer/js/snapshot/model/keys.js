@@ -52,6 +52,28 @@ function userFrames(snapshot, device) {
   return codes;
 }
 
+/**
+ * Groups by the innermost frame of the user's own code.
+ * @param {Int32Array} codes below 0: there is none @param {Grouping["describe"]} describe @returns {Grouping}
+ */
+function byUserFrame(codes, describe) {
+  return { codes, describe: (code, rows) => (code < 0 ? { label: UNNAMED[code] } : describe(code, rows)) };
+}
+
+/** @param {Snapshot} snapshot @param {Device} device @param {import("./stacks.js").Frame} frame @param {ArrayLike<number>} [rows] */
+function describeFrame(snapshot, device, { file, line, name }, rows) {
+  const short = snapshot.shortFile(file, times(device, rows));
+  return { label: oneLine(`${short}:${line} ${name}`), file, line, name };
+}
+
+/** Groups by a text of each allocation. @param {Device} device @param {(row: number) => string} textOf @returns {Grouping} */
+function byText(device, textOf) {
+  const names = new Numbers();
+  const codes = new Int32Array(device.allocations.length);
+  for (let row = 0; row < codes.length; row++) codes[row] = names.number(textOf(row));
+  return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
+}
+
 /** @param {Device} device @param {ArrayLike<number>|undefined} rows */
 function times(device, rows) {
   return Array.from(rows ?? [], (row) => startTime(device, row));
@@ -85,88 +107,55 @@ export function poolOf(snapshot, device, row) {
 /** @type {Record<string, (snapshot: Snapshot, device: Device) => Grouping>} */
 const GROUPINGS = {
   line(snapshot, device) {
-    return {
-      codes: userFrames(snapshot, device),
-      describe(code, rows) {
-        if (code < 0) return { label: UNNAMED[code] };
-        const { file, line, name } = snapshot.stacks.frames[code];
-        const short = snapshot.shortFile(file, times(device, rows));
-        return {
-          label: oneLine(`${short}:${line} ${name}`),
-          file,
-          line,
-          name,
-          source: snapshot.sourceLine(file, line),
-        };
-      },
-    };
+    return byUserFrame(userFrames(snapshot, device), (code, rows) => {
+      const frame = snapshot.stacks.frames[code];
+      const source = snapshot.sourceLine(frame.file, frame.line);
+      return { ...describeFrame(snapshot, device, frame, rows), source };
+    });
   },
 
   function(snapshot, device) {
     const names = new Numbers();
     const of = snapshot.stacks.frames.map((frame) => names.number(JSON.stringify([frame.file, frame.name])));
-    return {
-      codes: userFrames(snapshot, device).map((code) => (code < 0 ? code : of[code])),
-      describe(code, rows) {
-        if (code < 0) return { label: UNNAMED[code] };
-        const [file, name] = JSON.parse(names.texts[code]);
-        return { label: oneLine(`${snapshot.shortFile(file, times(device, rows))} ${name}`), file, name };
-      },
-    };
+    const codes = userFrames(snapshot, device).map((code) => (code < 0 ? code : of[code]));
+    return byUserFrame(codes, (code, rows) => {
+      const [file, name] = JSON.parse(names.texts[code]);
+      return { label: oneLine(`${snapshot.shortFile(file, times(device, rows))} ${name}`), file, name };
+    });
   },
 
   file(snapshot, device) {
     const names = new Numbers();
     const of = snapshot.stacks.frames.map((frame) => names.number(frame.file));
-    return {
-      codes: userFrames(snapshot, device).map((code) => (code < 0 ? code : of[code])),
-      describe: (code) =>
-        code < 0 ? { label: UNNAMED[code] } : { label: oneLine(names.texts[code]), file: names.texts[code] },
-    };
+    const codes = userFrames(snapshot, device).map((code) => (code < 0 ? code : of[code]));
+    return byUserFrame(codes, (code) => ({ label: oneLine(names.texts[code]), file: names.texts[code] }));
   },
 
   cell(snapshot, device) {
-    const names = new Numbers();
-    const { stack, length } = device.allocations;
-    /** The cells in each stack, and its last result. @type {Map<number, {files: import("./cells.js").CellFile[], time: number, code: number}>} */
+    const { stack } = device.allocations;
+    /** The cells in each stack, and its last result. @type {Map<number, {files: import("./cells.js").CellFile[], time: number, label: string}>} */
     const byStack = new Map();
-    const codes = new Int32Array(length);
-    for (let row = 0; row < length; row++) {
-      const create = () => ({ files: snapshot.cellsOf(stack[row]), time: Number.NaN, code: 0 });
+    return byText(device, (row) => {
+      const create = () => ({ files: snapshot.cellsOf(stack[row]), time: Number.NaN, label: "" });
       const last = getOrCreate(byStack, stack[row], create);
       const time = startTime(device, row);
-      if (last.time !== time) {
-        last.time = time;
-        last.code = names.number(snapshot.cells.label(time, last.files));
-      }
-      codes[row] = last.code;
-    }
-    return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
+      if (last.time !== time) Object.assign(last, { time, label: snapshot.cells.label(time, last.files) });
+      return last.label;
+    });
   },
 
   stack(snapshot, device) {
     const { stack } = device.allocations;
-    return {
-      codes: userFrames(snapshot, device).map((code, row) => (code < LIBRARY ? code : stack[row])),
-      describe(code, rows) {
-        if (code < 0) return { label: UNNAMED[code] };
-        const { file, line, name } = /** @type {import("./stacks.js").Frame} */ (snapshot.stacks.mainFrame(code));
-        const short = snapshot.shortFile(file, times(device, rows));
-        return { label: oneLine(`${short}:${line} ${name}`), file, line, name, stack: code };
-      },
-    };
+    const codes = userFrames(snapshot, device).map((code, row) => (code < LIBRARY ? code : stack[row]));
+    return byUserFrame(codes, (code, rows) => {
+      const frame = /** @type {import("./stacks.js").Frame} */ (snapshot.stacks.mainFrame(code));
+      return { ...describeFrame(snapshot, device, frame, rows), stack: code };
+    });
   },
 
   annotation(snapshot, device) {
-    const names = new Numbers();
     const regions = snapshot.annotations(device.index);
-    const { length } = device.allocations;
-    const codes = new Int32Array(length);
-    for (let row = 0; row < length; row++) {
-      const index = regions.innermost(startTime(device, row));
-      codes[row] = names.number(index < 0 ? NO_REGION : regions.all[index].name);
-    }
-    return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
+    return byText(device, (row) => regions.all[regions.innermost(startTime(device, row))]?.name ?? NO_REGION);
   },
 
   pool(snapshot, device) {
@@ -177,15 +166,9 @@ const GROUPINGS = {
   },
 
   stream(snapshot, device) {
-    const names = new Numbers();
-    const { start, length } = device.allocations;
-    const codes = new Int32Array(length);
-    for (let row = 0; row < length; row++) {
-      codes[row] = names.number(
-        streamLabel(start[row] < 0 ? snapshot.streamAt(device, row) : device.trace.stream[start[row]]),
-      );
-    }
-    return { codes, describe: (code) => ({ label: names.texts[code] }) };
+    const { start } = device.allocations;
+    const { stream } = device.trace;
+    return byText(device, (row) => streamLabel(start[row] < 0 ? snapshot.streamAt(device, row) : stream[start[row]]));
   },
 
   context(snapshot, device) {

@@ -1,7 +1,7 @@
 /** The panel with the state at the cursor and all details of the selected allocation. */
 
 import { count, duration, fine, size } from "../../data/units.js";
-import { button, linkButton } from "../../ui/controls.js";
+import { button, definitions, linkButton } from "../../ui/controls.js";
 import { h, replaceChildren } from "../../ui/dom.js";
 import { NO_CELL, NO_REGION } from "../options.js";
 import { lifetime } from "../timeline/tooltip.js";
@@ -72,16 +72,7 @@ export class Details {
         button("Mark all from this line", () => actions.markLine()),
         button("Close", () => context.store.set({ row: null })),
       ),
-      h(
-        "dl",
-        {},
-        ...this.facts(facts)
-          .filter(([, value]) => value)
-          .flatMap(([name, value]) => [
-            h("dt", {}, name),
-            h("dd", {}, typeof value === "string" ? h("span", { class: "where", title: value }, value) : value),
-          ]),
-      ),
+      definitions(this.facts(facts).filter(([, value]) => value)),
       h("h3", {}, "Stack"),
       stackList(facts.stack),
     ];
