@@ -1,6 +1,6 @@
 /** The readings that the kernel has sent, by device, and the cells that ran. */
 
-import { countWhile } from "../data/collections.js";
+import { countWhile, getOrCreate } from "../data/collections.js";
 
 /** Parts of device memory, from the bottom of the chart. */
 export const PARTS = /** @type {const} */ (["allocated", "cached", "outside", "others"]);
@@ -37,64 +37,39 @@ export class History {
   /** Add the readings from before this page was opened. @param {any} past columns, as `ipygpumem.viewer.monitor` sends them */
   prepend(past) {
     const first = this.time[0] ?? Number.POSITIVE_INFINITY;
-    const later = this.readings();
-    const cells = this.cells;
-    const count = past.time.filter((/** @type {number} */ time) => time < first).length;
+    const before = past.time.filter((/** @type {number} */ time) => time < first).length;
+    const after = this.time.length;
+    if (!after) this.#setRunning(past.running);
+    /** @type {(earlier: any[]|undefined, later: any[]|undefined) => any[]} */
+    const join = (earlier = unknown(before), later = unknown(after)) => [...earlier.slice(0, before), ...later];
+    const { devices } = this;
+    const names = new Set([...Object.keys(past.devices), ...devices.keys()]);
+    const columns = (/** @type {string} */ name) =>
+      Object.fromEntries(FIELDS.map((field) => [field, join(past.devices[name]?.[field], devices.get(name)?.[field])]));
+    this.devices = new Map(Array.from(names, (name) => [name, columns(name)]));
+    this.time = join(past.time, this.time);
+    this.rss = join(past.rss, this.rss);
+    this.total ??= past.total ?? null;
     this.every = past.every;
     this.labels = past.labels ?? {};
-    this.time = past.time.slice(0, count);
-    this.rss = past.rss.slice(0, count);
-    this.total = past.total ?? this.total;
-    this.devices = new Map(
-      Object.entries(past.devices).map(([name, series]) => [
-        name,
-        Object.fromEntries(FIELDS.map((field) => [field, series[field].slice(0, count)])),
-      ]),
-    );
-    this.cells = [];
     this.#addCells(past.cells);
-    this.#addCells(cells.map(({ number, begin, end, good }) => [number, begin, end, good]));
-    if (!later.length) this.#setRunning(past.running);
-    for (const reading of later) this.#append(reading);
   }
 
   /** Add the newest reading. @param {any} reading */
   add(reading) {
     if (this.time.length && reading.time <= this.newest) return;
-    this.#append(reading);
-    this.#addCells(reading.cells);
-    this.#setRunning(reading.running);
-    const expired = this.time.findIndex((time) => time >= reading.time - SECONDS);
-    if (expired > TRIM_BATCH) this.#trim(expired);
-  }
-
-  /** @param {any} reading */
-  #append(reading) {
     const count = this.time.length;
     this.time.push(reading.time);
     this.rss.push(reading.rss);
     this.total = reading.total ?? this.total;
-    for (const name of Object.keys(reading.devices)) {
-      if (this.devices.has(name)) continue;
-      this.devices.set(name, Object.fromEntries(FIELDS.map((field) => [field, new Array(count).fill(null)])));
-    }
+    for (const name of Object.keys(reading.devices))
+      getOrCreate(this.devices, name, () => Object.fromEntries(FIELDS.map((field) => [field, unknown(count)])));
     for (const [name, columns] of this.devices)
       for (const field of FIELDS) columns[field].push(reading.devices[name]?.[field] ?? null);
-  }
-
-  /** All readings, in the form in which they arrived. */
-  readings() {
-    return this.time.map((time, i) => ({
-      time,
-      rss: this.rss[i],
-      total: this.total,
-      devices: Object.fromEntries(
-        [...this.devices].map(([name, columns]) => [
-          name,
-          Object.fromEntries(FIELDS.map((field) => [field, columns[field][i]])),
-        ]),
-      ),
-    }));
+    this.#addCells(reading.cells);
+    this.#setRunning(reading.running);
+    const expired = this.time.findIndex((time) => time >= reading.time - SECONDS);
+    if (expired > TRIM_BATCH) this.#trim(expired);
   }
 
   /** @param {[number|null, number, number, boolean][]} cells */
@@ -129,4 +104,9 @@ export class History {
   at(time) {
     return countWhile(this.time.length, (i) => this.time[i] <= time) - 1;
   }
+}
+
+/** @param {number} count of readings */
+function unknown(count) {
+  return new Array(count).fill(null);
 }

@@ -18,12 +18,12 @@ export function linkButton(text, onClick, attributes) {
 
 /** A select field with its label. @param {string} label @param {readonly (readonly string[])[]} options value and text @param {(value: string) => void} onChange */
 export function select(label, options, onChange) {
-  const field = h(
-    "select",
-    { on: { change: () => onChange(field.value) } },
-    ...options.map(([value, text]) => h("option", { value }, text)),
-  );
+  const field = h("select", { on: { change: () => onChange(field.value) } });
+  const setOptions = (/** @type {typeof options} */ list) =>
+    field.replaceChildren(...list.map(([value, text]) => h("option", { value }, text)));
+  setOptions(options);
   return {
+    options: setOptions,
     element: h("label", { class: "choice" }, h("span", {}, label), field),
     field,
     /** @param {string} value */

@@ -2,7 +2,7 @@
 
 import { brushX } from "d3-brush";
 import { select } from "d3-selection";
-import { context2d, fitCanvas } from "./canvas.js";
+import { fitCanvas } from "./canvas.js";
 import { frameScheduler, h, handleKey, s } from "./dom.js";
 
 const HEIGHT = 42;
@@ -67,8 +67,7 @@ export class OverviewStrip {
   draw() {
     const { width } = this;
     if (!width) return;
-    fitCanvas(this.canvas, width, HEIGHT);
-    const context = context2d(this.canvas);
+    const context = fitCanvas(this.canvas, width, HEIGHT);
     context.clearRect(0, 0, width, HEIGHT);
     this.paint(context, width, HEIGHT);
     const view = this.view();

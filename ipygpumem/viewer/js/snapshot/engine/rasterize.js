@@ -30,41 +30,6 @@ const MAX_STEPS = 2.5e6;
  * @typedef {ReturnType<typeof rasterize>} Picture
  */
 
-/** Fills pixels of one column, or of several columns that show the same state. */
-class Brush {
-  /**
-   * @param {Uint32Array} pixels @param {Int32Array} ids @param {View} view
-   * @param {Uint32Array} colors by style, then by style for the upper edge
-   */
-  constructor(pixels, ids, view, colors) {
-    this.pixels = pixels;
-    this.ids = ids;
-    this.width = view.width;
-    this.height = view.height;
-    this.colors = colors;
-  }
-
-  /** @param {number} low @param {number} high pixels above the bottom @param {number} from @param {number} to columns @param {number} id @param {number} style */
-  fill(low, high, from, to, id, style) {
-    const { pixels, ids, width, height, colors } = this;
-    const edge = high - low > 2 && high <= height ? high - 1 : -1;
-    const bottom = Math.max(low, 0);
-    const top = Math.min(high, height);
-    const color = colors[style];
-    for (let pixel = bottom; pixel < top; pixel++) {
-      const shade = pixel === edge ? colors[256 + style] : color;
-      const begin = (height - 1 - pixel) * width;
-      if (to - from === 1) {
-        pixels[begin + from] = shade;
-        ids[begin + from] = id;
-      } else {
-        pixels.fill(shade, begin + from, begin + to);
-        ids.fill(id, begin + from, begin + to);
-      }
-    }
-  }
-}
-
 /**
  * Draw the picture of a view.
  * @param {import("../model/device.js").Device} device
@@ -108,21 +73,21 @@ export function rasterize(device, axis, view, style, colors, buffers = {}) {
     hiddenCount: new Uint32Array(width), // allocations that are alive inside the column but not at its state
     hiddenBytes: new Float64Array(width),
   };
-  if (to > from) new Rasterizer(device, view, style, picture, new Brush(pixels, ids, view, colors)).run(from, to);
+  if (to > from) new Rasterizer(device, view, style, picture, colors).run(from, to);
   return picture;
 }
 
 class Rasterizer {
   /**
    * @param {import("../model/device.js").Device} device @param {View} view @param {Uint8Array} style
-   * @param {Picture} picture @param {Brush} brush
+   * @param {Picture} picture @param {Uint32Array} colors by style, then by style for the upper edge
    */
-  constructor(device, view, style, picture, brush) {
+  constructor(device, view, style, picture, colors) {
     this.device = device;
     this.view = view;
     this.style = style;
     this.picture = picture;
-    this.brush = brush;
+    this.colors = colors;
     this.scale = view.height / (view.y1 - view.y0);
     const { length } = device.allocations;
     /** Rows that are drawn one by one, ordered by their start. */
@@ -194,9 +159,31 @@ class Rasterizer {
     this.picture.hiddenBytes[column] += this.device.allocations.size[row];
   }
 
+  /** Fill pixels of one column, or of several columns that show the same state. @param {number} low @param {number} high pixels above the bottom @param {number} from @param {number} to columns @param {number} id @param {number} style */
+  fill(low, high, from, to, id, style) {
+    const { colors } = this;
+    const { pixels, ids } = this.picture;
+    const { width, height } = this.view;
+    const edge = high - low > 2 && high <= height ? high - 1 : -1;
+    const bottom = Math.max(low, 0);
+    const top = Math.min(high, height);
+    const color = colors[style];
+    for (let pixel = bottom; pixel < top; pixel++) {
+      const shade = pixel === edge ? colors[256 + style] : color;
+      const begin = (height - 1 - pixel) * width;
+      if (to - from === 1) {
+        pixels[begin + from] = shade;
+        ids[begin + from] = id;
+      } else {
+        pixels.fill(shade, begin + from, begin + to);
+        ids.fill(id, begin + from, begin + to);
+      }
+    }
+  }
+
   /** @param {number} from @param {number} to @param {number} event */
   drawList(from, to, event) {
-    const { live, style, scale, brush } = this;
+    const { live, style, scale } = this;
     const { end, size } = this.device.allocations;
     const { y0 } = this.view;
     let count = 0;
@@ -232,27 +219,27 @@ class Rasterizer {
         const low = Math.round((thin - y0) * scale);
         const high = Math.round((sum - y0) * scale);
         if (high > low) {
-          brush.fill(low, high, from, to, THIN, leader);
+          this.fill(low, high, from, to, THIN, leader);
           thin = -1;
         }
         continue;
       }
       const low = Math.round((sum - y0) * scale);
       if (thin >= 0) {
-        brush.fill(Math.round((thin - y0) * scale), low, from, to, THIN, leader);
+        this.fill(Math.round((thin - y0) * scale), low, from, to, THIN, leader);
         thin = -1;
       }
       sum += bytes;
-      brush.fill(low, Math.round((sum - y0) * scale), from, to, row, style[row]);
+      this.fill(low, Math.round((sum - y0) * scale), from, to, row, style[row]);
     }
-    if (thin >= 0) brush.fill(Math.round((thin - y0) * scale), Math.round((sum - y0) * scale), from, to, THIN, leader);
+    if (thin >= 0) this.fill(Math.round((thin - y0) * scale), Math.round((sum - y0) * scale), from, to, THIN, leader);
     this.count = count;
     this.setThin(from, to, thinCount, thinBytes);
   }
 
   /** @param {number} from @param {number} to @param {number} event @param {RowSums} sums */
   drawSums(from, to, event, sums) {
-    const { live, style, scale, brush, device } = this;
+    const { live, style, scale, device } = this;
     const { start, end, size } = device.allocations;
     const { y0 } = this.view;
     const { byEnd } = device;
@@ -269,14 +256,14 @@ class Rasterizer {
       live[count++] = row;
       const thin = sums.before(row);
       const low = Math.round((large + thin - y0) * scale);
-      if (thin > last) brush.fill(Math.round((large + last - y0) * scale), low, from, to, THIN, THIN_UNKNOWN);
+      if (thin > last) this.fill(Math.round((large + last - y0) * scale), low, from, to, THIN, THIN_UNKNOWN);
       last = thin;
       large += size[row];
-      brush.fill(low, Math.round((large + thin - y0) * scale), from, to, row, style[row]);
+      this.fill(low, Math.round((large + thin - y0) * scale), from, to, row, style[row]);
     }
     const all = sums.total;
     const [low, high] = [last, all].map((thin) => Math.round((large + thin - y0) * scale));
-    if (all > last) brush.fill(low, high, from, to, THIN, THIN_UNKNOWN);
+    if (all > last) this.fill(low, high, from, to, THIN, THIN_UNKNOWN);
     this.count = count;
     this.setThin(from, to, sums.count, all);
   }

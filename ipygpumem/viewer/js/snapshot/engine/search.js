@@ -28,17 +28,9 @@ export function search(snapshot, device, text) {
       byText(snapshot, device, term.text, events, rows);
     }
   }
-  let count = 0;
-  for (const match of events) count += match;
-  let allocationCount = 0;
-  let bytes = 0;
-  for (let i = 0; i < rows.length; i++) {
-    if (rows[i]) {
-      allocationCount++;
-      bytes += allocations.size[i];
-    }
-  }
-  return { events, rows, count, allocations: allocationCount, bytes, how: how.join(" and ") };
+  const sum = (/** @type {Uint8Array} */ matches) => matches.reduce((total, match) => total + match, 0);
+  const bytes = rows.reduce((total, match, row) => total + match * allocations.size[row], 0);
+  return { events, rows, count: sum(events), allocations: sum(rows), bytes, how: how.join(" and ") };
 }
 
 /** Keep only the matches that satisfy a condition. @param {Uint8Array} matches @param {(index: number) => unknown} condition */

@@ -4,6 +4,7 @@ import { addressKey, countWhile, getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";
 import { fine, plural, size } from "../../data/units.js";
 
+const FIELDS = ["address", "size", "stream", "stack", "pool", "small"];
 const QUANTUM = 512;
 const SMALL_SEGMENT = 2 * 1024 * 1024;
 
@@ -47,16 +48,8 @@ export class SegmentHistory {
     const last = new Map();
     for (let i = 0; i < segments.length; i++) {
       if (segments.device[i] !== device.index) continue;
-      const segment = {
-        address: segments.address[i],
-        size: segments.size[i],
-        stream: segments.stream[i],
-        stack: segments.stack[i],
-        pool: segments.pool[i],
-        small: segments.small[i],
-        expandable: segments.expandable[i] !== 0,
-        event: BEFORE,
-      };
+      const row = Object.fromEntries(FIELDS.map((field) => [field, segments[field][i]]));
+      const segment = /** @type {Segment} */ ({ ...row, expandable: segments.expandable[i] !== 0, event: BEFORE });
       if (segment.expandable) this.ranges.push(segment);
       else last.set(addressKey(segment.address), { ...segment, start: BEFORE, end: trace.length });
     }

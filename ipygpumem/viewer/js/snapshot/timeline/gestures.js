@@ -2,11 +2,9 @@
 
 import { handleKey, listen } from "../../ui/dom.js";
 import { horizontalZoom, scaleRange, shiftRange } from "../../ui/zoom.js";
-import { ZOOM_STEP } from "../views/actions.js";
+import { MINIMUM, ZOOM_STEP } from "../views/actions.js";
 import { MARGIN } from "./timeline.js";
 
-/** The smallest view: events, microseconds. */
-const MINIMUM = { event: 4, time: 2 };
 const DRAG_DISTANCE = 4; // pixels that turn a click into a drag
 
 /** @typedef {import("./timeline.js").Timeline} Timeline @typedef {import("../views/actions.js").Actions} Actions */

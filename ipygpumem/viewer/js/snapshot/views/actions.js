@@ -8,7 +8,7 @@ import { bandLines, tooltipLines } from "../timeline/tooltip.js";
 
 export const ZOOM_STEP = 1.4;
 /** The smallest view: events, microseconds, bytes. */
-const MINIMUM = { event: 4, time: 2, bytes: 64 };
+export const MINIMUM = { event: 4, time: 2, bytes: 64 };
 
 /** @typedef {import("../timeline/timeline.js").Timeline} Timeline @typedef {import("../timeline/timeline.js").Target} Target */
 

@@ -2,7 +2,7 @@
 
 import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, fine, milliseconds, plural, size } from "../../data/units.js";
-import { button } from "../../ui/controls.js";
+import { button, select } from "../../ui/controls.js";
 import { frameScheduler, h } from "../../ui/dom.js";
 
 const ROW = 22; // pixels
@@ -19,7 +19,7 @@ export class EventsView {
   constructor(context, actions) {
     this.context = context;
     this.actions = actions;
-    this.action = h("select", { on: { change: () => this.refilter() } });
+    this.action = select("Action", [], () => this.refilter());
     this.filter = h("input", {
       type: "search",
       placeholder: "file, 0x7f…, >10 MiB",
@@ -52,7 +52,7 @@ export class EventsView {
         "div",
         { class: "row head" },
         h("label", { class: "choice" }, h("span", {}, "Filter"), this.filter),
-        h("label", { class: "choice" }, h("span", {}, "Action"), this.action),
+        this.action.element,
         this.count,
         h("span", { class: "space" }),
         button("Go to the cursor", () => this.showCursor()),
@@ -70,7 +70,7 @@ export class EventsView {
 
   /** The current filter. */
   request() {
-    const actions = this.action.value;
+    const actions = this.action.field.value;
     return { text: this.filter.value, actions: actions ? actions.split(",").map(Number) : null };
   }
 
@@ -85,7 +85,7 @@ export class EventsView {
 
   async refresh() {
     const { context } = this;
-    if (!this.action.childElementCount) {
+    if (!this.action.field.childElementCount) {
       const actions = context.files[0].actions.map((name, i) => [String(i), name.replaceAll("_", " ")]);
       const groups = [
         ["", "all"],
@@ -93,8 +93,7 @@ export class EventsView {
         ["1,2", "all frees"],
         ["3,4,5,6", "all segment actions"],
       ];
-      const options = [...groups, ...actions.slice(1)].map(([value, text]) => h("option", { value }, text));
-      this.action.append(...options);
+      this.action.options([...groups, ...actions.slice(1)]);
     }
     await this.draw();
     // Keep the cursor visible when the list opens and when the cursor moves

@@ -133,8 +133,7 @@ export class Toolbar {
     ]);
     if (home < 0) options.unshift(["-1", "the device with the highest peak in each file"]);
     const { field, element } = this.device;
-    if (field.childElementCount !== options.length)
-      field.replaceChildren(...options.map(([value, text]) => h("option", { value }, text)));
+    if (field.childElementCount !== options.length) this.device.options(options);
     element.hidden = lists[0].length < 2;
     this.device.value(String(now.device));
   }
