@@ -1,8 +1,8 @@
 /** The monitor: a card for each device, and one period of time for all of them. */
 
 import { duration } from "../data/units.js";
-import { button, checkbox, select } from "../ui/controls.js";
-import { frameScheduler, h, handleKey } from "../ui/dom.js";
+import { button, checkbox, headRow, select } from "../ui/controls.js";
+import { frameScheduler, h, handleKey, listen } from "../ui/dom.js";
 import theme from "../ui/theme.css";
 import { themeOf, watchTheme } from "../ui/theme.js";
 import { Card } from "./card.js";
@@ -40,21 +40,10 @@ export class Panel {
     );
     this.whole = checkbox("Whole device", () => this.schedule.request());
     this.grid = h("div", { class: "cards" });
-    this.root = h(
-      "div",
-      { class: "monitor", on: { keydown: (/** @type {KeyboardEvent} */ event) => this.#key(event) } },
-      h(
-        "div",
-        { class: "bar" },
-        h("strong", {}, "Memory"),
-        this.status,
-        h("span", { class: "space" }),
-        this.whole.element,
-        this.spans.element,
-        this.pause,
-      ),
-      this.grid,
-    );
+    const controls = [this.whole.element, this.spans.element, this.pause];
+    const bar = headRow([h("strong", {}, "Memory"), this.status], controls, "bar");
+    this.root = h("div", { class: "monitor" }, bar, this.grid);
+    listen(this.root, { keydown: (event) => this.#key(event) });
     shadow.replaceChildren(h("style", {}, theme, style), this.root);
     this.updateTheme();
     watchTheme(element, () => this.updateTheme(), signal);

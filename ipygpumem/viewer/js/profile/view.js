@@ -2,7 +2,7 @@
 
 import { count, duration, fine, plural, size } from "../data/units.js";
 import { fitCanvas, pixelRatio } from "../ui/canvas.js";
-import { button, HelpDialog, select } from "../ui/controls.js";
+import { button, headRow, HelpDialog, select } from "../ui/controls.js";
 import { frameScheduler, h, handleKey, listen } from "../ui/dom.js";
 import { fillArea, OverviewStrip } from "../ui/overview-strip.js";
 import { chartColors, themeOf, watchTheme } from "../ui/theme.js";
@@ -110,23 +110,19 @@ export class ProfileView {
       (number) => this.state.setDevice(Number(number)),
     );
     this.fields = { axis: axisField, device: deviceField };
+    const controls = [
+      source.devices.length > 1 ? deviceField.element : null,
+      axisField.element,
+      button("Peak", () => this.state.goTo(this.state.device.peak.row), { title: "Move the cursor to the peak (P)" }),
+      button("All", () => this.state.showAll(), { title: "Show everything (0)" }),
+      button("−", () => this.state.zoomBy(ZOOM_STEP), { title: "Zoom out (−)" }),
+      button("+", () => this.state.zoomBy(1 / ZOOM_STEP), { title: "Zoom in (+)" }),
+      button("PNG", () => exportPng(this), { title: "Save the chart as an image" }),
+      button("CSV", () => exportCsv(this), { title: "Save the bytes of each category after each change" }),
+      button("?", () => this.help.show(), { title: "Keys and gestures" }),
+    ];
     this.root.append(
-      h(
-        "div",
-        { class: "head" },
-        h("h1", {}, source.name),
-        this.facts,
-        h("span", { class: "space" }),
-        source.devices.length > 1 ? deviceField.element : null,
-        axisField.element,
-        button("Peak", () => this.state.goTo(this.state.device.peak.row), { title: "Move the cursor to the peak (P)" }),
-        button("All", () => this.state.showAll(), { title: "Show everything (0)" }),
-        button("−", () => this.state.zoomBy(ZOOM_STEP), { title: "Zoom out (−)" }),
-        button("+", () => this.state.zoomBy(1 / ZOOM_STEP), { title: "Zoom in (+)" }),
-        button("PNG", () => exportPng(this), { title: "Save the chart as an image" }),
-        button("CSV", () => exportCsv(this), { title: "Save the bytes of each category after each change" }),
-        button("?", () => this.help.show(), { title: "Keys and gestures" }),
-      ),
+      headRow([h("h1", {}, source.name), this.facts], controls, "head"),
       ...source.notes.map((note) => h("p", { class: "note" }, note)),
       this.legend,
       this.frame,

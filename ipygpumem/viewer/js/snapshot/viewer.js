@@ -119,19 +119,10 @@ export class Viewer {
       h("div", { class: "file-timeline" }, several && this.header.captions[source], element),
     );
     const { list, pane } = this.tabs;
+    const left = h("div", { class: "left" }, ...timelines, this.overview.element, this.legend.element, list, pane);
     const aside = { class: "right", aria: { label: "Details and findings" } };
-    this.root.append(
-      this.header.element,
-      this.toolbar.element,
-      h(
-        "div",
-        { class: "main" },
-        h("div", { class: "left" }, ...timelines, this.overview.element, this.legend.element, list, pane),
-        h("aside", aside, this.details.element, this.findings.element),
-      ),
-      status,
-      help,
-    );
+    const right = h("aside", aside, this.details.element, this.findings.element);
+    this.root.append(this.header.element, this.toolbar.element, h("div", { class: "main" }, left, right), status, help);
   }
 
   /** The view that a text describes, without values that these files do not have. @param {string} text @returns {import("./store.js").Shown} */

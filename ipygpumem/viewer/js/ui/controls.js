@@ -46,6 +46,11 @@ export function definitions(items) {
   return h("dl", {}, ...items.flatMap(([name, content]) => [h("dt", {}, name), h("dd", {}, value(content))]));
 }
 
+/** The row above a panel. @param {(Node|null)[]} left @param {(Node|null)[]} right @param {string} [kind] */
+export function headRow(left, right, kind = "row head") {
+  return h("div", { class: kind }, ...left, h("span", { class: "space" }), ...right);
+}
+
 /** A cell of a table that holds a number. @param {...(Node|string|null)} children */
 export function numberCell(...children) {
   return h("td", { class: "number" }, ...children);
@@ -86,20 +91,13 @@ export class ScrollTable {
 export class HelpDialog {
   /** @param {readonly string[]} paragraphs @param {readonly (readonly string[])[]} keys key and effect; without an effect a heading */
   constructor(paragraphs, keys) {
-    this.element = h(
-      "dialog",
-      { class: "help", aria: { label: "Keys and gestures" } },
-      h("h2", {}, "Reading the chart"),
-      ...paragraphs.map((text) => h("p", {}, text)),
-      h(
-        "dl",
-        {},
-        ...keys.flatMap(([key, text]) =>
-          text ? [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)] : [h("dt", { class: "part" }, key)],
-        ),
-      ),
-      button("Close", () => this.element.close()),
+    const items = keys.flatMap(([key, text]) =>
+      text ? [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)] : [h("dt", { class: "part" }, key)],
     );
+    const texts = paragraphs.map((text) => h("p", {}, text));
+    const close = button("Close", () => this.element.close());
+    const attributes = { class: "help", aria: { label: "Keys and gestures" } };
+    this.element = h("dialog", attributes, h("h2", {}, "Reading the chart"), ...texts, h("dl", {}, ...items), close);
   }
 
   show() {

@@ -2,7 +2,7 @@
 
 import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, fine, plural, signed, size } from "../../data/units.js";
-import { barCell, numberCell, ScrollTable, select } from "../../ui/controls.js";
+import { barCell, headRow, numberCell, ScrollTable, select } from "../../ui/controls.js";
 import { h } from "../../ui/dom.js";
 import { GROUP_LABELS } from "../options.js";
 
@@ -20,12 +20,8 @@ export class CompareView {
     this.group = select("Group by", options, () => this.refresh());
     this.title = h("h2", { class: "title" });
     this.table = new ScrollTable("Differences");
-    this.element = h(
-      "div",
-      { class: "compare" },
-      h("div", { class: "row head" }, this.title, h("span", { class: "space" }), this.group.element),
-      this.table.element,
-    );
+    const head = headRow([this.title], [this.group.element]);
+    this.element = h("div", { class: "compare" }, head, this.table.element);
     this.turn = 0;
   }
 
@@ -82,15 +78,11 @@ export class CompareView {
 /** @param {any} change @param {number} maximum of all changes, for the bars */
 function changeRow({ label, via, text, before, after, countBefore, countAfter }, maximum) {
   const change = after - before;
+  const callers = via && h("small", { class: "where" }, `via ${via}`);
   return h(
     "tr",
     {},
-    h(
-      "th",
-      { scope: "row", title: text ?? label },
-      h("span", { class: "where" }, label),
-      via && h("small", { class: "where" }, `via ${via}`),
-    ),
+    h("th", { scope: "row", title: text ?? label }, h("span", { class: "where" }, label), callers),
     numberCell(fine(before)),
     numberCell(fine(after)),
     barCell(signed(change), (Math.abs(change) / maximum) * 100, change < 0 ? "less" : "more"),

@@ -60,18 +60,14 @@ export class Details {
 
   /** @param {any} facts @returns {HTMLElement[]} */
   allocation(facts) {
-    const { context, actions } = this;
+    const mark = button("Mark all from this line", () => this.actions.markLine());
+    const close = button("Close", () => this.context.store.set({ row: null }));
     return [
       h("h2", {}, "Allocation"),
       h("p", { class: "size" }, fine(facts.size), h("small", {}, ` ${count(facts.size)} bytes`)),
       h("p", { class: "where", title: facts.line }, facts.line),
       ...(facts.source ? [h("pre", { tabindex: 0 }, facts.source.slice(0, MAX_SOURCE))] : []),
-      h(
-        "div",
-        { class: "row" },
-        button("Mark all from this line", () => actions.markLine()),
-        button("Close", () => context.store.set({ row: null })),
-      ),
+      h("div", { class: "row" }, mark, close),
       definitions(this.facts(facts).filter(([, value]) => value)),
       h("h3", {}, "Stack"),
       stackList(facts.stack),

@@ -2,8 +2,8 @@
 
 import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, fine, milliseconds, plural, size } from "../../data/units.js";
-import { button, select } from "../../ui/controls.js";
-import { frameScheduler, h } from "../../ui/dom.js";
+import { button, headRow, select } from "../../ui/controls.js";
+import { frameScheduler, h, listen } from "../../ui/dom.js";
 
 const ROW = 22; // pixels
 const MAX_HEIGHT = 6e6; // pixels: browsers limit the height of an element
@@ -28,38 +28,20 @@ export class EventsView {
     this.count = h("span", { class: "soft", role: "status" });
     this.rows = h("div", { class: "rows", role: "rowgroup" });
     this.sizer = h("div", { class: "sizer", role: "presentation" });
-    this.scroll = h(
-      "div",
-      {
-        class: "list",
-        tabindex: 0,
-        role: "table",
-        aria: { label: "Events. Up and Down go to the previous and the next event." },
-        on: {
-          scroll: () => this.schedule.request(),
-          wheel: (/** @type {WheelEvent} */ event) => this.wheel(event),
-          keydown: (/** @type {KeyboardEvent} */ event) => this.keys(event),
-        },
-      },
-      this.sizer,
-      this.rows,
-    );
-    const head = COLUMNS.map((text, i) => h("span", { class: NUMBERS.includes(i) ? "number" : "" }, text));
-    this.element = h(
-      "div",
-      { class: "events" },
-      h(
-        "div",
-        { class: "row head" },
-        h("label", { class: "choice" }, h("span", {}, "Filter"), this.filter),
-        this.action.element,
-        this.count,
-        h("span", { class: "space" }),
-        button("Go to the cursor", () => this.showCursor()),
-      ),
-      h("div", { class: "event head", aria: { hidden: "true" } }, ...head),
-      this.scroll,
-    );
+    const label = "Events. Up and Down go to the previous and the next event.";
+    const attributes = { class: "list", tabindex: 0, role: "table", aria: { label } };
+    this.scroll = h("div", attributes, this.sizer, this.rows);
+    listen(this.scroll, {
+      scroll: () => this.schedule.request(),
+      wheel: (event) => this.wheel(event),
+      keydown: (event) => this.keys(event),
+    });
+    const filter = h("label", { class: "choice" }, h("span", {}, "Filter"), this.filter);
+    const cursor = button("Go to the cursor", () => this.showCursor());
+    const controls = headRow([filter, this.action.element, this.count], [cursor]);
+    const names = COLUMNS.map((text, i) => h("span", { class: NUMBERS.includes(i) ? "number" : "" }, text));
+    const head = h("div", { class: "event head", aria: { hidden: "true" } }, ...names);
+    this.element = h("div", { class: "events" }, controls, head, this.scroll);
     this.total = 0;
     /** The index of the first visible row, if the scroll bar is too coarse to show it. */
     this.top = 0;
@@ -156,13 +138,10 @@ export class EventsView {
       address,
       line,
     ];
+    const attributes = { role: "row", class: `event ${event === cursor ? "marked" : ""} ${kind}` };
     return h(
       "div",
-      {
-        role: "row",
-        class: `event ${event === cursor ? "marked" : ""} ${kind}`,
-        on: { click: () => this.goTo(event) },
-      },
+      { ...attributes, on: { click: () => this.goTo(event) } },
       ...cells.map((text, i) => h("span", { role: "cell", class: NUMBERS.includes(i) ? "number" : "" }, text)),
     );
   }

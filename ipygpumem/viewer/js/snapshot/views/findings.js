@@ -14,13 +14,8 @@ export class FindingsView {
     this.actions = actions;
     this.list = h("ul");
     this.notes = h("ul", { class: "notes" });
-    this.element = h(
-      "section",
-      { class: "findings", aria: { label: "Findings" } },
-      h("h2", {}, "Findings"),
-      this.list,
-      this.notes,
-    );
+    const attributes = { class: "findings", aria: { label: "Findings" } };
+    this.element = h("section", attributes, h("h2", {}, "Findings"), this.list, this.notes);
   }
 
   async refresh() {

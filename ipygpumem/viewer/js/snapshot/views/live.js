@@ -2,7 +2,7 @@
 
 import { rowsOf, toCsv } from "../../data/csv.js";
 import { count, duration, fine, plural, size } from "../../data/units.js";
-import { barCell, button, checkbox, linkButton, numberCell, ScrollTable, select } from "../../ui/controls.js";
+import { barCell, button, checkbox, headRow, linkButton, numberCell, ScrollTable, select } from "../../ui/controls.js";
 import { h } from "../../ui/dom.js";
 import { GROUP_LABELS } from "../options.js";
 import { Icicle } from "./icicle.js";
@@ -29,21 +29,9 @@ export class LiveView {
     this.title = h("h2", { class: "title" });
     this.table = new ScrollTable("Live allocations by group");
     this.icicle = new Icicle(context);
-    this.element = h(
-      "div",
-      { class: "live" },
-      h(
-        "div",
-        { class: "row head" },
-        this.title,
-        this.back,
-        h("span", { class: "space" }),
-        this.follow.element,
-        this.group.element,
-        this.measure.element,
-      ),
-      h("div", { class: "halves" }, this.table.element, this.icicle.element),
-    );
+    const head = headRow([this.title, this.back], [this.follow.element, this.group.element, this.measure.element]);
+    const halves = h("div", { class: "halves" }, this.table.element, this.icicle.element);
+    this.element = h("div", { class: "live" }, head, halves);
     this.turn = 0;
   }
 

@@ -4,6 +4,8 @@ import { plural } from "../../data/units.js";
 import { linkButton } from "../../ui/controls.js";
 import { h } from "../../ui/dom.js";
 
+const NO_STACK =
+  "No stack was recorded: the allocation is older than the recording, or was made without Python, for example in a backward pass.";
 const BATCH = 40; // lines that are shown at a time
 const MAX_FOLDED = 500;
 const MAX_PERIOD = 6; // calls in a repeated pattern
@@ -11,12 +13,7 @@ const MIN_REPEATS = 3;
 
 /** @param {any[]} stack */
 export function stackList(stack) {
-  if (!stack.length)
-    return h(
-      "p",
-      { class: "soft" },
-      "No stack was recorded: the allocation is older than the recording, or was made without Python, for example in a backward pass.",
-    );
+  if (!stack.length) return h("p", { class: "soft" }, NO_STACK);
   const items = stackItems(foldRepeats(stack));
   const list = h("ol", { class: "stack", tabindex: 0, aria: { label: "Stack" } });
   const more = linkButton("", () => showMore());

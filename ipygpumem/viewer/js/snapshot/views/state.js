@@ -2,8 +2,8 @@
 
 import { count, fine, plural } from "../../data/units.js";
 import { fitCanvas } from "../../ui/canvas.js";
-import { button } from "../../ui/controls.js";
-import { h, handleKey } from "../../ui/dom.js";
+import { button, headRow } from "../../ui/controls.js";
+import { h, handleKey, listen } from "../../ui/dom.js";
 import { chartColors } from "../../ui/theme.js";
 import { radioGroup } from "./radio-group.js";
 import { drawSegments, layoutSegments, segmentAt } from "./segments.js";
@@ -33,43 +33,20 @@ export class StateView {
     this.canvas = h("canvas", { aria: { hidden: "true" } });
     const label =
       "Segments and blocks. Left and Right: previous and next event. Up and Down: previous and next block. Escape: no block.";
-    this.field = h(
-      "div",
-      {
-        class: "segments",
-        tabindex: 0,
-        role: "application",
-        aria: { label },
-        on: {
-          pointermove: (/** @type {PointerEvent} */ event) => this.describe(this.at(event)),
-          click: (/** @type {PointerEvent} */ event) => this.select(this.at(event)),
-          pointerleave: () => this.describe(this.selection),
-          keydown: (/** @type {KeyboardEvent} */ event) => this.keys(event),
-        },
-      },
-      this.canvas,
-    );
-    this.side = h("div", {
-      class: "about",
-      role: "region",
-      tabindex: 0,
-      aria: { label: "Segment or block", live: "polite" },
+    this.field = h("div", { class: "segments", tabindex: 0, role: "application", aria: { label } }, this.canvas);
+    listen(this.field, {
+      pointermove: (event) => this.describe(this.at(event)),
+      click: (event) => this.select(this.at(event)),
+      pointerleave: () => this.describe(this.selection),
+      keydown: (event) => this.keys(event),
     });
-    this.element = h(
-      "div",
-      { class: "state" },
-      h(
-        "div",
-        { class: "row head" },
-        this.title,
-        h("span", { class: "space" }),
-        this.choice.element,
-        button("← Previous event", () => this.step(-1)),
-        button("Next event →", () => this.step(1)),
-      ),
-      this.sentences,
-      h("div", { class: "halves wide" }, h("div", { class: "scroll" }, this.field), this.side),
-    );
+    const about = { label: "Segment or block", live: "polite" };
+    this.side = h("div", { class: "about", role: "region", tabindex: 0, aria: about });
+    const previous = button("← Previous event", () => this.step(-1));
+    const next = button("Next event →", () => this.step(1));
+    const head = headRow([this.title], [this.choice.element, previous, next]);
+    const halves = h("div", { class: "halves wide" }, h("div", { class: "scroll" }, this.field), this.side);
+    this.element = h("div", { class: "state" }, head, this.sentences, halves);
     /** @type {any} */
     this.state = { segments: [] };
     /** @type {string[]} */

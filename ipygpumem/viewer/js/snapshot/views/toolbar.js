@@ -53,6 +53,8 @@ export class Toolbar {
       icon("‹", "Previous event that matches", () => this.next(-1)),
       icon("›", "Next event that matches", () => this.next(1)),
     ];
+    const fit = button("Fit", () => actions.fit(), { title: "Show everything (double click, or 0)" });
+    const peak = button("Peak", () => actions.peak(), { title: "Go to the peak (P)" });
     this.element = h(
       "div",
       { class: "toolbar", role: "group", aria: { label: "View" } },
@@ -60,12 +62,7 @@ export class Toolbar {
       this.axis.element,
       this.tool.element,
       this.mode.element,
-      h(
-        "div",
-        { class: "row" },
-        button("Fit", () => actions.fit(), { title: "Show everything (double click, or 0)" }),
-        button("Peak", () => actions.peak(), { title: "Go to the peak (P)" }),
-      ),
+      h("div", { class: "row" }, fit, peak),
       exportMenu(exporter, context.linkable),
       icon("?", "Keys and gestures", () => actions.showHelp()),
       h("div", { class: "row search" }, this.search, ...this.steps, this.result),
