@@ -61,7 +61,8 @@ def _without_docstring(documented_object):
             yield documented_object.__qualname__
         for cls in documented_object.__mro__:
             for name, member in vars(cls).items():
-                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                wrapped = (getattr(member, attribute, None) for attribute in ("fget", "func", "__func__"))
+                function = next(filter(None, wrapped), member)
                 is_public_function = inspect.isfunction(function) and not name.startswith("_")
                 if is_public_function and cls.__module__.startswith("ipygpumem.") and not function.__doc__:
                     yield f"{cls.__qualname__}.{name}"
