@@ -160,14 +160,14 @@ class ClearOutputTracker:
         self._restore = replace_method(self._publisher, "clear_output", clear_output)
 
     def remove(self) -> None:
-        """Restore the ``clear_output`` method, unless other code has replaced it since `install`."""
+        """Restore the ``clear_output`` method, unless other code has replaced it since it was wrapped."""
         self._set(waiting=False)
         self._restore()
 
     def waits(self, result: Any) -> bool:
-        """Return whether a call to ``clear_output(wait=True)`` by a finished cell is still pending.
+        """Return whether a ``clear_output(wait=True)`` call of a finished cell is pending, and set `waiting` to False.
 
-        ``result`` is the result of the cell, whose display would end the wait. `waiting` is set to False.
+        ``result`` is the result of the cell. If it contains a value or an error, its display ends the wait.
         """
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()

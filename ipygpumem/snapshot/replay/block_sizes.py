@@ -58,7 +58,7 @@ def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | N
 
 
 def uncertain_rows(snapshot: SnapshotData, device: int) -> Ints:
-    """Return the rows of the allocations whose blocks may be up to `SMALL` bytes larger than in `block_sizes`."""
+    """Return the rows of the allocations whose blocks may be up to 1 MiB larger than in `block_sizes`."""
     verification = snapshot.verifications.get(device)
     rows = verification.run.uncertain_rows if isinstance(verification, ReplayVerification) else set()
     return np.asarray(sorted(rows), np.int64)

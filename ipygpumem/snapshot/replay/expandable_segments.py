@@ -99,7 +99,7 @@ class ExpandableSegments(FreeBlocks):
         return result
 
     def is_mapped(self, address: int) -> bool:
-        """Return whether an address is in an expandable segment and not in the unmapped memory at its end."""
+        """Return whether an address is in an expandable segment, before the unmapped memory at its end."""
         if not self._in_range(address):
             return False
         end = self.ranges[self._range_starts[bisect_right(self._range_starts, address) - 1]][0]

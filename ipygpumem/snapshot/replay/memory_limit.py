@@ -80,9 +80,9 @@ def excess(settings: AllocatorSettings) -> int:
 
 
 def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
-    """Return whether the memory was limited by ``set_per_process_memory_fraction``, not by the memory of the device.
+    """Return whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
 
-    This refers to the last request that failed or, if none failed, to the end of the recording.
+    The result applies to the last request that failed or, if none failed, to the end of the recording.
     """
     ooms, trace, reserved = timeline.trace.events(Action.OOM), timeline.trace, timeline.reserved
     if not len(ooms) or reserved is None:
@@ -192,9 +192,9 @@ def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) 
 def limit_of_retries(recording: Recording) -> int | None:
     """Infer an upper bound in bytes on the limit of reserved memory from retries; None if there is no such bound.
 
-    To be used only if no request failed. In a retry, PyTorch frees cached segments because a new segment would exceed
-    the limit. The limit was therefore less than the reserved memory before the retry plus the size of the segment.
-    Retries that cannot be distinguished from calls to ``torch.cuda.empty_cache`` are ignored.
+    The recording must not contain a failed request. In a retry, PyTorch frees cached segments because a new segment
+    would exceed the limit. The limit was therefore less than the reserved memory before the retry plus the size of the
+    segment. Retries that cannot be distinguished from calls to ``torch.cuda.empty_cache`` are ignored.
     """
     trace, reserved = recording.trace, recording.timeline.reserved
     if recording.settings.collection_threshold or reserved is None:  # segments were freed before the limit was reached

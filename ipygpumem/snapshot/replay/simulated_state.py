@@ -156,10 +156,9 @@ def simulated_state(result: ReplayRun, event: int) -> AllocatorState:
 
 
 def with_recorded_segments(state: AllocatorState, recording: Recording) -> AllocatorState:
-    """Return ``state`` with its simulated segments replaced by those recorded right after its event.
+    """Return ``state`` with the segments that were recorded right after its event.
 
-    Used at segment events if the replay with the recorded settings is exact. The replay changes all segments of a
-    request at once, so the recorded segments show the order of the changes.
+    The replay changes all segments of a request at once, so only the recorded segments show the order of the changes.
     """
     segments = recording.snapshot.history(state.device).at(state.event).segments.copy()
     simulated = state.segments

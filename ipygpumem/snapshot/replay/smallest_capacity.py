@@ -122,7 +122,7 @@ def smallest_capacity(
 def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
     """Return a lower bound of the sufficient limits in bytes: the peak of the total rounded size of the requests.
 
-    ``run``: Replay with ``settings``.
+    ``run`` is a replay with ``settings``.
     """
     recording, allocations = run.recording, run.recording.allocations
     rounded = np.minimum(settings.round(allocations.size), np.asarray(run.sizes, np.int64))
