@@ -64,7 +64,6 @@ class RunningCell:
 
     @property
     def number(self) -> int | None:
-        """Execution count of the cell; None if IPython has not assigned it yet."""
         if self._number is None:
             self.read_number(getattr(self.shell.displayhook, "exec_result", None))
         return self._number

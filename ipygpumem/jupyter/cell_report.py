@@ -253,7 +253,6 @@ class OomPanel:
         self.observer.listen(self.recording.save)
 
     def end_cell(self, result: Any) -> None:
-        """Show the panel if an allocation in a cell failed. Otherwise, store a successful cell as an earlier run."""
         count = self.observer.count
         failures = self.observer.take()
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""

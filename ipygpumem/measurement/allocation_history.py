@@ -154,7 +154,6 @@ class ActiveRecording:
         return self._history is not None
 
     def has_options(self, options: RecordingOptions) -> bool:
-        """Return whether the running recording has these options, except for the number of events."""
         history = self._history
         return history is not None and replace(history.options, max_entries=options.max_entries) == options
 
@@ -245,7 +244,6 @@ class AllocationHistory:
         return result
 
     def stop(self) -> None:
-        """Stop the recording if this object started it. Otherwise, restore the recording's option ``context``."""
         if self.own:
             self._active.stop(self)
         elif self.context == "all" and self.started_us:

@@ -92,7 +92,6 @@ class PlotLayout:
         self.text(end + size, y, details, limit=WIDTH - RIGHT - end - size)
 
     def legend(self, x: float, y: float, items: Iterable[LegendItem], columns: int = 0, **options: Any) -> None:
-        """Draw a legend with its upper left corner at ``(x, y)``. By default, all entries are on one line."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 

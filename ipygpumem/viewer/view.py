@@ -76,7 +76,6 @@ class View:
 
     @cached_property
     def images(self) -> tuple[PngImage, ...]:
-        """Static images of the first two snapshots. Raises `OptionError` if matplotlib is not installed."""
         return tuple(static_image(snapshot, self._device) for snapshot in self._snapshots[:_MAX_IMAGES])
 
     @property

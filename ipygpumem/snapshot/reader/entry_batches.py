@@ -65,7 +65,6 @@ class EntryBatch:
     inline: dict[str, IndexByValue]
 
     def runs(self) -> Iterator[tuple[int, int]]:
-        """Return the start index and the exclusive stop index of each sequence of adjacent entries."""
         breaks = (np.flatnonzero(self.start[1:] != self.end[:-1]) + 1).tolist()
         return pairwise([0, *breaks, len(self.start)]) if len(self.start) else iter(())
 

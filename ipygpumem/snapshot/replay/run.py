@@ -134,7 +134,6 @@ class ReplayRun:
         return values
 
     def fail(self, event: int, rounded: int, segment: int | None = None) -> None:
-        """Set ``failure``, unless a request failed before. By default, ``segment`` is the size of a new segment."""
         if self.failure is not None:
             return
         allocator, free = self.allocator, self.allocator.total_free()
