@@ -14,7 +14,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts, ImmediateInterrupts
 from ipygpumem.features.fit.advice.advisor import Advisor
 from ipygpumem.features.fit.advice.contexts import ContextManagerChange, applicable
 from ipygpumem.features.fit.advice.model import ChangeTrial
-from ipygpumem.features.fit.advice.model_blocks import checkpointing
+from ipygpumem.features.fit.advice.trials import run_checkpointed
 from ipygpumem.features.fit.axes import SizeAxis, largest_sizes, size_name
 from ipygpumem.features.fit.dry.runner import DryRunner
 from ipygpumem.features.fit.model import Fit, SizeCombination
@@ -128,7 +128,7 @@ def fit_step(
             kept_bytes = search.scaled.step_requests.base[-1]
             run_contexts = partial(_run_contexts, replace(code, axes=axes), contexts, kept_bytes, trials, **options)
             advisor = Advisor(search.scaled, observations, code.axes, search.capacity, run_contexts)
-            trials.extend(_run_checkpointed(search, advisor) if try_changes else ())
+            trials.extend(run_checkpointed(search, advisor, contexts) if try_changes else ())
         return refusal
 
     try:
@@ -196,26 +196,6 @@ def _check_first_run(search: SizeSearch, runner: StepRunner, state: SavedState, 
 
 def _use_gpu(tensors: Iterable[Any]) -> bool:
     return any(tensor.is_cuda for tensor in tensors)
-
-
-def _run_checkpointed(search: SizeSearch, advisor: Advisor) -> Iterator[ChangeTrial]:
-    """Run the step with activation checkpointing of some and of all blocks, at the largest size of the previous runs.
-
-    These runs need less memory than the run without activation checkpointing. They are omitted in distributed programs,
-    because the ranks could select different blocks.
-    """
-    size = max(probe.size for probe in search.probes)
-    step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
-    for blocks in advisor.selections(step, size[0], 2) if search.ranks.world == 1 else ():
-        name = advisor.selection_name(blocks)
-        predicted_peak = advisor.checkpointed(step, blocks).predict(size[0]).allocated
-        try:
-            with checkpointing([search.collector.blocks[block] for block in blocks]):
-                measured = search.runner.run(size).peaks[search.index].allocated
-        except Exception as error:
-            search.notes.append(f"With {name}, the step failed: {first_line(error)}")
-            continue
-        yield ChangeTrial(name, size, predicted_peak, measured)
 
 
 def _run_contexts(

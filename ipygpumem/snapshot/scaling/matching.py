@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
@@ -21,7 +22,7 @@ from ipygpumem.snapshot.scaling.step import StepRecording
 Mask = NDArray[np.bool_]
 
 _CUBE = 3
-_MAX_DIFFERENCES = 2000
+_MAX_DIFFERENCES = 600
 """Maximum number of differences between two sequences of allocations. The time to compare them is quadratic in it."""
 
 
@@ -45,8 +46,10 @@ def match(
     before, after = sizes[0].tolist(), sizes[1].tolist()
     powers = [math.prod(map(pow, factors, exponents)) for exponents in product(range(_CUBE + 1), repeat=len(factors))]
 
+    expected = {nbytes: {nbytes * power for power in powers} for nbytes in set(before)}
+
     def grows_exactly(i: int, j: int) -> bool:
-        return first[i] == second[j] and after[j] in {before[i] * power for power in powers}
+        return first[i] == second[j] and after[j] in expected[before[i]]
 
     low, high = min(1.0, *powers), max(1.0, *powers)
 
@@ -73,6 +76,8 @@ def match(
 def _common(first: Sequence[int], second: Sequence[int], same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
     """Return pairs of the items of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
     n, m = len(first), len(second)
+    if abs(n - m) > _MAX_DIFFERENCES:
+        return []
     history: list[list[int]] = []  # for each number of edits, the furthest position on the diagonals -edits, ..., edits
     for edits in range(min(n + m, _MAX_DIFFERENCES) + 1):
         reached = []
@@ -111,6 +116,10 @@ def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
 
 
 Run = tuple[Size, StepRecording]  # a recording of the step and its size
+_Results = weakref.WeakKeyDictionary[StepRecording, Ints]
+
+_results: weakref.WeakKeyDictionary[StepRecording, _Results] = weakref.WeakKeyDictionary()
+"""Results of `_counterparts`, because each prediction matches the same runs."""
 
 _MAX_DEVIATIONS = 20  # largest number of allocations that a `PredictionDeviation` contains
 _MULTIPLES = (1, 4, 16, 64)  # multiples of the largest size at whose peaks allocations are compared
@@ -223,6 +232,13 @@ def compare_runs(first: Run, second: Run) -> PredictionDeviation:
 
 def _counterparts(first: Run, second: Run) -> Ints:
     """For each allocation of the first run, return the index of its counterpart in the second run, or -1."""
+    results = _results.setdefault(first[1], weakref.WeakKeyDictionary())
+    if second[1] not in results:
+        results[second[1]] = _match_runs(first, second)
+    return results[second[1]]
+
+
+def _match_runs(first: Run, second: Run) -> Ints:
     numbers: dict[tuple[Frame, ...], int] = {}
     keys = first[1].keys(numbers), second[1].keys(numbers)
     factors = [after / before for before, after in zip(first[0], second[0], strict=True)]

@@ -486,8 +486,15 @@ def test_nothing_to_change():
     def step(batch):
         return model(torch.randn(batch, 64))
 
+    def evaluate(batch):
+        with torch.no_grad(), torch.autocast("cpu"):
+            step(batch)
+
     result = ipygpumem.fit(step, range(1, 129), most=0.00001)
     assert [change.kind for change in result.advice()] in ([], ["settings"])
+    model.to(torch.bfloat16)
+    note = "No change was tried: activation checkpointing does not reduce the peak at size"
+    assert note in str(ipygpumem.fit(evaluate, range(1, 129), most=0.00001, try_changes=True))
     with pytest.raises(OptionError, match="must have 1 value"):
         result.advice(1, 2)
     with pytest.raises(OptionError, match="cannot be predicted"):

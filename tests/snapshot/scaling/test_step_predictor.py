@@ -12,6 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.scaling import matching
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.run_selection import releases_once
@@ -152,6 +153,16 @@ def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
     times, amounts = edit.changes((60,))
     assert amounts[times < edit.time(0)].sum() == -generations * 2 * 60 * MIB
     assert repeated.pieces(1, 100)[-1].bytes_per_unit == (2 + 2 * generations + 2) * MIB
+
+
+def test_runs_are_matched_once(monkeypatch):
+    """Runs with different numbers of allocations take long to compare, and each prediction compares all of them."""
+    calls, match = [], matching.match
+    monkeypatch.setattr(matching, "match", lambda *arguments: calls.append(1) or match(*arguments))
+    steps = Recorder().run(with_extra(lambda recorder, size: [MIB] * size), 2, 3, 4).steps()
+    reasons = [RecordedStepPredictor.from_recordings(steps).reasons for _ in range(3)]
+    assert reasons[0] and reasons.count(reasons[0]) == 3
+    assert len(calls) == len(steps)
 
 
 def training(temporaries=2):
