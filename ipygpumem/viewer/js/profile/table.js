@@ -31,15 +31,11 @@ export class CategoryTable {
       const here = device.levels[category][row];
       const highest = device.highest[category];
       const link = () => linkButton(time(highest.row), () => goTo(highest.row), { title: "Go to the maximum" });
+      const swatch = h("i", { class: "swatch", style: { background: COLORS[theme][category] } });
       return h(
         "tr",
         { class: highest.bytes ? (device.shown[category] ? null : "hidden") : "none" },
-        h(
-          "th",
-          { scope: "row" },
-          h("i", { class: "swatch", style: { background: COLORS[theme][category] } }),
-          CATEGORIES[category],
-        ),
+        h("th", { scope: "row" }, swatch, CATEGORIES[category]),
         numberCell(fine(here)),
         numberCell(h("span", { class: "soft" }, sum ? `${((100 * here) / sum).toFixed(1)}%` : "")),
         numberCell(fine(device.levels[category][peakRow])),

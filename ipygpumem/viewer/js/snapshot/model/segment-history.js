@@ -4,7 +4,6 @@ import { addressKey, countWhile, getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";
 import { fine, plural, size } from "../../data/units.js";
 
-const FIELDS = ["address", "size", "stream", "stack", "pool", "small"];
 const QUANTUM = 512;
 const SMALL_SEGMENT = 2 * 1024 * 1024;
 
@@ -33,6 +32,11 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @typedef {ReturnType<typeof stateOf>} State
  */
 
+/** The fields that segments and events have in common. @param {any} columns @param {number} i */
+function fieldsOf({ address, size, stream, stack, pool }, i) {
+  return { address: address[i], size: size[i], stream: stream[i], stack: stack[i], pool: pool[i] };
+}
+
 export class SegmentHistory {
   /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
   constructor(snapshot, device) {
@@ -48,27 +52,16 @@ export class SegmentHistory {
     const last = new Map();
     for (let i = 0; i < segments.length; i++) {
       if (segments.device[i] !== device.index) continue;
-      const row = Object.fromEntries(FIELDS.map((field) => [field, segments[field][i]]));
-      const segment = /** @type {Segment} */ ({ ...row, expandable: segments.expandable[i] !== 0, event: BEFORE });
+      const expandable = segments.expandable[i] !== 0;
+      const segment = { ...fieldsOf(segments, i), small: segments.small[i], expandable, event: BEFORE };
       if (segment.expandable) this.ranges.push(segment);
       else last.set(addressKey(segment.address), { ...segment, start: BEFORE, end: trace.length });
     }
     /** By `addressKey`. @type {Map<number, number>} */
     const opened = new Map();
     const add = (/** @type {number} */ source, /** @type {number} */ start, /** @type {number} */ end) => {
-      const size = trace.size[source];
-      this.fixed.push({
-        address: trace.address[source],
-        size,
-        stream: trace.stream[source],
-        stack: trace.stack[source],
-        pool: trace.pool[source],
-        small: size === SMALL_SEGMENT ? 1 : 0,
-        expandable: false,
-        event: start,
-        start,
-        end,
-      });
+      const small = trace.size[source] === SMALL_SEGMENT ? 1 : 0;
+      this.fixed.push({ ...fieldsOf(trace, source), small, expandable: false, event: start, start, end });
     };
     for (const event of trace.events(ACTION.SEGMENT_ALLOC, ACTION.SEGMENT_FREE)) {
       const key = addressKey(trace.address[event]);

@@ -24,12 +24,9 @@ export function tooltipLines(timeline, target, { facts, thin }) {
       soft("each less than one pixel high: zoom in to see them"),
     );
   } else if (target.strip) {
+    const allocations = `${plural(hidden.count, "brief allocation")}, ${fine(hidden.bytes)}`;
     lines.push(
-      h(
-        "b",
-        {},
-        hidden.count ? `${plural(hidden.count, "brief allocation")}, ${fine(hidden.bytes)}` : "No brief allocations",
-      ),
+      h("b", {}, hidden.count ? allocations : "No brief allocations"),
       soft("allocated and freed within this pixel: zoom in to see them"),
     );
   }

@@ -13,16 +13,11 @@ export class AboutView {
   }
 
   async refresh() {
-    this.element.replaceChildren(
-      ...this.context.files.map((file, source) =>
-        h(
-          "section",
-          {},
-          h("h2", { class: "where", title: file.name }, file.name),
-          h("dl", {}, ...this.facts(file, source).flatMap(([name, value]) => [item("dt", name), item("dd", value)])),
-        ),
-      ),
-    );
+    const sections = this.context.files.map((file, source) => {
+      const items = this.facts(file, source).flatMap(([name, value]) => [item("dt", name), item("dd", value)]);
+      return h("section", {}, h("h2", { class: "where", title: file.name }, file.name), h("dl", {}, ...items));
+    });
+    this.element.replaceChildren(...sections);
   }
 
   /** @param {import("../context.js").Overview} file @param {number} source */

@@ -39,19 +39,14 @@ export class Details {
     const { context } = this;
     const cursor = context.now.event !== null;
     const elapsed = time === null ? "" : ` · ${duration(time - context.facts().origin)}`;
+    const reservedText = reserved !== null && h("span", {}, " of ", h("b", {}, size(reserved)), " reserved");
     const action = about && `${about.action.replaceAll("_", " ")}${about.size ? ` ${fine(about.size)}` : ""}`;
     return h(
       "div",
       { class: "moment" },
       h("h2", {}, cursor ? "At the cursor" : "At the peak"),
       h("p", {}, event < 0 ? "before the first event" : `event ${count(event)}${elapsed}`),
-      h(
-        "p",
-        { class: "pair" },
-        h("b", {}, size(requested)),
-        " allocated",
-        reserved === null ? "" : h("span", {}, " of ", h("b", {}, size(reserved)), " reserved"),
-      ),
+      h("p", { class: "pair" }, h("b", {}, size(requested)), " allocated", reservedText),
       !Number.isNaN(replayed) &&
         h("p", { class: "soft" }, `${size(replayed)} reserved with ${context.facts().replay?.settings}`),
       cursor && action && h("p", { class: "soft" }, action),

@@ -65,16 +65,12 @@ export class Header {
       ["Reserved", reserved, "reserved by all segments at their peak"],
       ["Capacity", total, "on the device"],
     ];
-    return items
-      .slice(0, peakOnly ? 1 : items.length)
-      .filter(([, bytes]) => bytes !== null)
-      .map(([name, bytes, text]) =>
-        h(
-          "div",
-          { title: files[source].name },
-          h("dt", {}, files.length > 1 ? `${name} ${source + 1}` : name),
-          h("dd", { title: `${count(Number(bytes))} bytes ${text}` }, size(Number(bytes))),
-        ),
-      );
+    const shown = items.slice(0, peakOnly ? 1 : items.length);
+    return shown.flatMap(([name, bytes, text]) => {
+      if (bytes === null) return [];
+      const term = h("dt", {}, files.length > 1 ? `${name} ${source + 1}` : name);
+      const value = h("dd", { title: `${count(bytes)} bytes ${text}` }, size(bytes));
+      return [h("div", { title: files[source].name }, term, value)];
+    });
   }
 }

@@ -48,15 +48,11 @@ export class LegendView {
 
   curves() {
     const colors = chartColors(this.context.theme);
-    return reservedCurves(this.context).map(({ kind, text, bytes }) =>
-      h(
-        "span",
-        { class: `curve ${kind}`, title: `${text}: highest value` },
-        h("i", { style: { color: colors[kind] } }),
-        h("span", {}, text),
-        h("small", {}, bytes),
-      ),
-    );
+    return reservedCurves(this.context).map(({ kind, text, bytes }) => {
+      const sign = h("i", { style: { color: colors[kind] } });
+      const attributes = { class: `curve ${kind}`, title: `${text}: highest value` };
+      return h("span", attributes, sign, h("span", {}, text), h("small", {}, bytes));
+    });
   }
 
   /** @param {number} number @param {Legend[]} legends */
