@@ -16,26 +16,32 @@ export function search(snapshot, device, text) {
   for (const term of parseSearch(text, snapshot.header.actions ?? [])) {
     how.push(term.how);
     if (term.kind === "size") {
-      const matches = (/** @type {number} */ size) => size >= term.minimum && size <= term.maximum;
-      keep(events, (event) => matches(trace.size[event]));
-      keep(rows, (row) => matches(allocations.size[row]));
+      const { minimum, maximum } = term;
+      for (let i = 0; i < events.length; i++)
+        if (!(trace.size[i] >= minimum && trace.size[i] <= maximum)) events[i] = 0;
+      for (let i = 0; i < rows.length; i++)
+        if (!(allocations.size[i] >= minimum && allocations.size[i] <= maximum)) rows[i] = 0;
     } else if (term.kind === "action") {
-      keep(events, (event) => term.actions.includes(trace.action[event]));
-      if (!term.actions.includes(0)) rows.fill(0);
+      for (let i = 0; i < events.length; i++) if (!term.actions.includes(trace.action[i])) events[i] = 0;
+      const alloc = term.actions.includes(0);
+      if (!alloc) rows.fill(0);
     } else if (term.kind === "block") {
       byAddress(device, term, events, rows);
     } else {
       byText(snapshot, device, term.text, events, rows);
     }
   }
-  const sum = (/** @type {Uint8Array} */ matches) => matches.reduce((total, match) => total + match, 0);
-  const bytes = rows.reduce((total, match, row) => total + match * allocations.size[row], 0);
-  return { events, rows, count: sum(events), allocations: sum(rows), bytes, how: how.join(" and ") };
-}
-
-/** Keep only the matches that satisfy a condition. @param {Uint8Array} matches @param {(index: number) => unknown} condition */
-function keep(matches, condition) {
-  for (let i = 0; i < matches.length; i++) if (matches[i] && !condition(i)) matches[i] = 0;
+  let count = 0;
+  for (const match of events) count += match;
+  let allocationCount = 0;
+  let bytes = 0;
+  for (let i = 0; i < rows.length; i++) {
+    if (rows[i]) {
+      allocationCount++;
+      bytes += allocations.size[i];
+    }
+  }
+  return { events, rows, count, allocations: allocationCount, bytes, how: how.join(" and ") };
 }
 
 /**
@@ -54,7 +60,9 @@ function byAddress({ trace, allocations }, { address, nth }, events, rows) {
       for (const event of [allocations.start[i], allocations.freeRequested[i], allocations.end[i]])
         if (event >= 0 && event < within.length) within[event] = 1;
   }
-  keep(events, (event) => within[event] || (nth === null && trace.address[event] === target));
+  for (let i = 0; i < events.length; i++) {
+    if (!within[i] && (nth !== null || trace.address[i] !== target)) events[i] = 0;
+  }
 }
 
 /**
@@ -72,21 +80,32 @@ function byText(snapshot, device, text, events, rows) {
   const regions = snapshot.annotations(device.index);
   const named = regions.all.some((region) => region.name.toLowerCase().includes(text));
   const key = named ? snapshot.key(device, "annotation") : undefined;
-  /** @type {Map<number, boolean>} */
-  const hits = new Map();
+  /** @type {Map<number, number>} */
+  const within = new Map();
   const before = key ? events.slice() : events;
-  const { stack, context, metadata } = trace;
-  const within = (/** @type {Uint8Array} */ matches, /** @type {number} */ index) => index >= 0 && matches[index];
-  const attached = (/** @type {number} */ event) => within(texts, context[event]) || within(texts, metadata[event]);
-  keep(events, (event) => within(stacks, stack[event]) || attached(event));
-  keep(rows, (row) => {
+  for (let i = 0; i < events.length; i++) {
+    if (!events[i]) continue;
+    const hit =
+      (trace.stack[i] >= 0 && stacks[trace.stack[i]]) ||
+      (trace.context[i] >= 0 && texts[trace.context[i]]) ||
+      (trace.metadata[i] >= 0 && texts[trace.metadata[i]]);
+    if (!hit) events[i] = 0;
+  }
+  for (let row = 0; row < rows.length; row++) {
+    if (!rows[row]) continue;
     const start = allocations.start[row];
-    if (within(stacks, allocations.stack[row]) || (start >= 0 && attached(start))) return true;
-    if (device.annotateEvents.get(row)?.some((event) => texts[metadata[event]])) return true;
-    if (!key) return false;
-    const code = key.codes[row];
-    const hit = getOrCreate(hits, code, () => key.describe(code).label.toLowerCase().includes(text));
-    if (hit && start >= 0 && before[start]) events[start] = 1;
-    return hit;
-  });
+    let hit = allocations.stack[row] >= 0 && stacks[allocations.stack[row]];
+    if (!hit && start >= 0) {
+      hit =
+        (trace.context[start] >= 0 && texts[trace.context[start]]) ||
+        (trace.metadata[start] >= 0 && texts[trace.metadata[start]]);
+    }
+    if (!hit && device.annotateEvents.get(row)?.some((event) => texts[trace.metadata[event]])) hit = 1;
+    if (!hit && key) {
+      const code = key.codes[row];
+      hit = getOrCreate(within, code, () => (key.describe(code).label.toLowerCase().includes(text) ? 1 : 0));
+      if (hit && start >= 0 && before[start]) events[start] = 1;
+    }
+    if (!hit) rows[row] = 0;
+  }
 }

@@ -132,16 +132,22 @@ const GROUPINGS = {
   },
 
   cell(snapshot, device) {
-    const { stack } = device.allocations;
-    /** The cells in each stack, and its last result. @type {Map<number, {files: import("./cells.js").CellFile[], time: number, label: string}>} */
+    const names = new Numbers();
+    const { stack, length } = device.allocations;
+    /** The cells in each stack, and its last result. @type {Map<number, {files: import("./cells.js").CellFile[], time: number, code: number}>} */
     const byStack = new Map();
-    return byText(device, (row) => {
-      const create = () => ({ files: snapshot.cellsOf(stack[row]), time: Number.NaN, label: "" });
+    const codes = new Int32Array(length);
+    for (let row = 0; row < length; row++) {
+      const create = () => ({ files: snapshot.cellsOf(stack[row]), time: Number.NaN, code: 0 });
       const last = getOrCreate(byStack, stack[row], create);
       const time = startTime(device, row);
-      if (last.time !== time) Object.assign(last, { time, label: snapshot.cells.label(time, last.files) });
-      return last.label;
-    });
+      if (last.time !== time) {
+        last.time = time;
+        last.code = names.number(snapshot.cells.label(time, last.files));
+      }
+      codes[row] = last.code;
+    }
+    return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
 
   stack(snapshot, device) {
@@ -155,7 +161,10 @@ const GROUPINGS = {
 
   annotation(snapshot, device) {
     const regions = snapshot.annotations(device.index);
-    return byText(device, (row) => regions.all[regions.innermost(startTime(device, row))]?.name ?? NO_REGION);
+    return byText(device, (row) => {
+      const index = regions.innermost(startTime(device, row));
+      return index < 0 ? NO_REGION : regions.all[index].name;
+    });
   },
 
   pool(snapshot, device) {
