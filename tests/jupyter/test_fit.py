@@ -88,8 +88,8 @@ def test_without_data(cpu_notebook):
     result = cpu_notebook.run(f"%gpumem fit --dry --advise --on '24 GiB' batch=1..64 {statement}")
     assert "save_on_cpu" in result.text
     assert "is not predicted" not in result.text
-    reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 torch.ones(batch).sum().item()").text
-    assert "In [5]:1 (torch.ones(batch).sum().item()) needs the value of a tensor (as do item()" in reason
+    reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 float(torch.ones(batch).sum())").text
+    assert "In [5]:1 (float(torch.ones(batch).sum())) needs the value of a tensor (as do float()" in reason
     error = cpu_notebook.run("%gpumem fit --dry batch=1..64 step(batch)").error
     assert "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 

@@ -11,12 +11,14 @@ import signal
 import types
 import unittest.mock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 import ipygpumem
 from ipygpumem import OptionError
@@ -279,8 +281,36 @@ def test_larger_than_this_machine():
     assert dry(step, device="150 GiB").largest == 64
 
 
-def item(batch):
-    return torch.ones(batch).sum().item()
+def number(batch):
+    return float(torch.ones(batch).sum())
+
+
+def item_condition(batch):
+    return min(torch.ones(batch).sum().item(), 3)
+
+
+def item_factor(batch):
+    return torch.ones(batch).sum().item() * torch.ones(batch)
+
+
+def item_argument(batch):
+    return torch.ones(batch) * torch.ones(batch).sum().item()
+
+
+def item_size(batch):
+    return torch.zeros(torch.ones(batch).argmax().item())
+
+
+def item_in_tensor(batch):
+    return torch.tensor(torch.ones(batch).sum().item())
+
+
+def item_in_function(batch):
+    return np.isnan(torch.ones(batch).sum().item())
+
+
+def loader(batch):
+    return next(iter(DataLoader(range(8), batch_size=batch, shuffle=True)))
 
 
 def nonzero(batch):
@@ -342,10 +372,43 @@ def synchronize(batch):
     torch.cuda.synchronize()
 
 
+def test_values_that_are_only_stored(capsys):
+    """Values that a step prints, adds up and appends to lists do not affect its memory usage."""
+    training, losses, history = Perceptron(torch.optim.AdamW), [], {"total": 0.0}
+
+    def step(batch):
+        training.step(batch)
+        loss = torch.ones(batch).mean()
+        value = loss.item()
+        assert isinstance(value, float) and isinstance(loss.long().item(), int)
+        losses.append(-abs(value))
+        history["total"] += 2 * value / batch
+        history["mean"] = np.mean([value, value])
+        print(f"loss {value:.3f} {loss.argmax().item():3d} {value}")
+
+    plain, result = dry(training.step), dry(step)
+    assert not result.refusal
+    assert result.predict(64) - plain.predict(64) in range(0, 2049, 512)
+    assert (losses, history) == ([], {"total": 0.0})
+    assert set(capsys.readouterr().out.splitlines()) == {"loss ? ? ?"}
+    assert torch.ones(2).sum().item() == 2
+
+
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (item, r"test_dry.py:\d+ item \(.*\) needs the value of a tensor \(as do item\(\)"),
+        (number, r"test_dry.py:\d+ number \(.*\) needs the value .* \(as do float\(\) and conditions\): use item\(\)"),
+        *(
+            (step, r"test_dry.py:\d+ item_\w+ \(.*\) needs the value of a tensor, which item\(\) has returned: remove")
+            for step in (item_condition, item_factor, item_argument)
+        ),
+        (
+            item_size,
+            r"test_dry.py:\d+ item_size \(.*\) failed \(zeros\(\): argument 'size'.*, possibly because item\(\)",
+        ),
+        (item_in_tensor, r"test_dry.py:\d+ item_in_tensor \(.*\) failed \(Could not infer dtype of Unknown.*possibly"),
+        (item_in_function, r"test_dry.py:\d+ item_in_function \(.*\) failed \(ufunc 'isnan' not supported"),
+        (loader, r"test_dry.py:\d+ loader \(.*\) needs .*: create the batch in the step without a data loader"),
         (condition, r"test_dry.py:\d+ condition \(.*\) needs the value of a tensor"),
         (nonzero, r"test_dry.py:\d+ nonzero \(.*\) needs the positions of nonzero values"),
         (boolean_index, r"test_dry.py:\d+ boolean_index \(.*\) needs the positions of nonzero values"),
@@ -409,7 +472,7 @@ def test_interrupt_while_functions_are_replaced(monkeypatch):
 
     monkeypatch.setattr(unittest.mock._patch, "__enter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        dry(item)
+        dry(number)
     assert torch.serialization._check_save_filelike is check
 
 
@@ -428,7 +491,7 @@ def test_interrupts_while_pytorch_calls_python(monkeypatch):
     )
     monkeypatch.setattr(StorageLog, "get", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
-        dry(item)
+        dry(number)
     assert caught.traceback[-1].name == "deliver"
     monkeypatch.undo()
 
@@ -552,7 +615,7 @@ def test_tensors_that_remain():
 )
 def test_invalid_devices(options, message):
     with pytest.raises(OptionError, match=message):
-        ipygpumem.fit(item, **{"device": "24 GiB", "dry": True, **options})
+        ipygpumem.fit(number, **{"device": "24 GiB", "dry": True, **options})
 
 
 def test_gpu_of_this_machine(fake_gpu):

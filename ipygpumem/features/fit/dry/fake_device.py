@@ -21,6 +21,7 @@ from ipygpumem.features.fit.dry.module_names import OUTSIDE, ModuleNames
 from ipygpumem.features.fit.dry.operation_cache import OperationCache
 from ipygpumem.features.fit.dry.replaced_functions import grouped_copies, is_sparse, refuse_sparse, refused_access
 from ipygpumem.features.fit.dry.storage_log import CallStackRecorder, StorageLog, map_tensors, meta_view
+from ipygpumem.features.fit.dry.unknown_numbers import unknown_items
 from ipygpumem.snapshot.scaling.simulated_recording import SimulatedAllocation
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ _TORCH_FILES = (
     "_subclasses", "_ops.py", "_dispatch", "_library", "_meta_registrations.py", "_prims", "_refs", "utils/_pytree.py",
     "utils/_python_dispatch.py", "utils/_stats.py", "utils/weak.py",
 )  # fmt: skip
-_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "operation_cache.py", "replaced_functions.py", "storage_log.py")
+_OWN_FILES = ("cuda_kernels.py", "fake_device.py", "operation_cache.py", "replaced_functions.py", "storage_log.py",
+    "unknown_numbers.py")  # fmt: skip
 
 
 class FakeDevice:
@@ -52,6 +54,7 @@ class FakeDevice:
 
     Attributes:
         log: Allocations and frees on the simulated GPU.
+        has_unknown_numbers: Whether the code has received an `UnknownNumber` instead of the value of a tensor.
         native: Whether the code uses tensors on a real GPU. If not, tensors in host memory are counted instead.
     """
 
@@ -70,7 +73,7 @@ class FakeDevice:
         self._known = {id(tensor) for tensor in objects.tensors}
         self._gradients: list[tuple[Any, Any]] = []
         self._workspaces: dict[str, list[SimulatedAllocation]] = {}
-        self._in_backward = False
+        self.has_unknown_numbers = self._in_backward = False
         self._modules_by_node: dict[int, str] = {}
         self._tree: Any = import_module("torch.utils._pytree")
         self._dispatch: Any = import_module("torch.utils._python_dispatch")
@@ -90,6 +93,7 @@ class FakeDevice:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._dispatch._disable_current_modes())  # modes of the program may read data
             stack.enter_context(refused_access(self._torch))
+            stack.enter_context(unknown_items(self._torch, self))
             logger = logging.getLogger(self._fake.__name__)  # logs errors of the step with tracebacks
             stack.enter_context(unittest.mock.patch.object(logger, "disabled", True))
             stack.enter_context(self._mode)

@@ -53,8 +53,11 @@ _NEEDS_DATA = {
     "UnsupportedFakeTensorException",
     "UnsupportedOperatorException",
 }
+_VALUE = "aten._local_scalar_dense.default"
+_DATA_LOADER = str(Path("torch", "utils", "data"))
+_NO_LOADER = "create the batch in the step without a data loader, such as with torch.randn, or run without --dry"
 _OPERATIONS = {
-    "aten._local_scalar_dense.default": "the value of a tensor (as do item(), float() and conditions)",
+    _VALUE: "the value of a tensor (as do float() and conditions)",
     "aten.nonzero.default": "the positions of nonzero values (as do nonzero() and boolean indices)",
 }
 _DATA_ERROR = re.compile(
@@ -189,7 +192,7 @@ class DryRunner:
             with deferred, pause_gc(), self._without_compilation(), self.device.running(), observing, inner:
                 check_result(self._code.text, self._code.run(size))
         except Exception as error:
-            reason = _reason(error)
+            reason = _reason(error, has_unknown_numbers=self.device.has_unknown_numbers)
             if reason is None:
                 raise
         finally:
@@ -259,7 +262,7 @@ class DryRunner:
         return [f"Objects that are not part of the step's state refer to {many(count, 'fake tensor')} without data."]
 
 
-def _reason(error: Exception) -> str | None:
+def _reason(error: Exception, *, has_unknown_numbers: bool) -> str | None:
     """Return why a step cannot run on fake tensors, or None if the error has another cause."""
     kind, text = type(error).__name__, first_line(error)
     stack = traceback.extract_tb(error.__traceback__)
@@ -273,11 +276,16 @@ def _reason(error: Exception) -> str | None:
         source = "" if frame.line is None else f" ({redact_code(frame.line)})"
         line = f"{naming_functions().label(frame.filename, frame.lineno or 0, frame.name)}{source} "
     if isinstance(error, DataRequiredError):
-        return f"{line}{text}: {error.suggestion}"
+        is_loader = any(_DATA_LOADER in frame.filename for frame in stack)
+        return f"{line}{text}: {_NO_LOADER if is_loader else error.suggestion}"
     if kind in _NEEDS_DATA:
         operation = str(getattr(error, "func", text))
         requirement = _OPERATIONS.get(operation, f"the values of tensors (for {operation})")
-        return f"{line}needs {requirement}: remove this code from the step, or run without --dry"
+        hint = "use item() for a value that is only printed or stored, or " if operation == _VALUE else ""
+        return f"{line}needs {requirement}: {hint}remove this code from the step, or run without --dry"
+    if has_unknown_numbers and (isinstance(error, TypeError) or "UnknownNumber" in text):
+        problem = f"failed ({text}), possibly because item() returned no number"
+        return f"{line}{problem}: remove this code from the step, or run without --dry"
     if _STORAGE_ERROR.search(text) or _DATA_ERROR.search(text):
         problem = "accesses the storage" if _STORAGE_ERROR.search(text) else "needs the data"
         return f"{line}{problem} of a tensor ({text}): remove this code from the step, or run without --dry"
