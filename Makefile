@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # Test processes. Many tests wait, so there is one more than a small machine has cores. If a test process crashes,
 # `--dist worksteal` runs its remaining tests in another process. `--dist loadscope` would stop the test run.
 JOBS ?= 3
+# With this variable, which images of containers often set, each test process would rewrite and compile all tests and the
+# package again, which takes 11 CPU seconds.
+unexport PYTHONDONTWRITEBYTECODE
 comma := ,
 # $(call pytest,python,arguments). With RETRY=1, tests that failed run again, without other tests at the same time.
 define pytest
