@@ -119,8 +119,8 @@ class RecordedRuns:
     def _allowance(self, index: int) -> int:
         return int(self._most * self._before[index].free)
 
-    def _too_large(self, subject: str, nbytes: int) -> FitError:
-        return self._before[self.index].refusal(subject, nbytes, self._most)
+    def _too_large(self, subject: str, nbytes: int, verb: str = "needs") -> FitError:
+        return self._before[self.index].refusal(subject, nbytes, self._most, verb)
 
     def _next_size(self, added: Callable[[Size], int], growth: int = GROWTH) -> Size:
         """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
@@ -138,7 +138,7 @@ class RecordedRuns:
                 return size
         if needed_bytes <= self._allowance(self.index):
             raise FitError(OTHER_RANK)
-        raise self._too_large(f"a run at size {size_name(size)}", needed_bytes)
+        raise self._too_large(f"a run at size {size_name(size)}", needed_bytes, "may need up to")
 
     def _bound(self, size: Size) -> int:
         """Return an upper bound on the bytes that a run allocates, assuming at most quadratic growth with the size."""

@@ -527,6 +527,10 @@ def large(batch):
     torch.empty(batch * 20 * GIB, dtype=torch.uint8, device="cuda")
 
 
+def half_as_large(batch):
+    torch.empty(batch * 12 * GIB, dtype=torch.uint8, device="cuda")
+
+
 def too_large(batch):
     torch.empty(batch * 80 * GIB, dtype=torch.uint8, device="cuda")
 
@@ -569,6 +573,14 @@ def test_smallest_size_is_too_large(fake_gpu, step, reason, runs):
     assert len(result.probes) == runs
     percent = reason.replace("25%", "0.7%")
     assert percent in ipygpumem.fit(step, range(1, 65), most=0.007).refusal
+
+
+def test_second_size_is_too_large(fake_gpu):
+    """Before the second run, only an upper bound of its memory usage is known."""
+    torch.cuda.init()
+    result = ipygpumem.fit(half_as_large, range(1, 65))
+    assert result.refusal.startswith("a run at size 3 may need up to 54.0 GiB, more than 25% of the free 139.2 GiB")
+    assert len(result.probes) == 1
 
 
 def test_refusals_of_the_environment(make_gpu):
