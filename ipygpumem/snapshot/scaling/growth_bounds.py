@@ -29,7 +29,7 @@ _MAX_EXPONENT = 4
 _MAX_DIFFERENCE = 0.1
 """Largest difference between two exponents of a workspace that grows with a power of the size."""
 _ENOUGH = 4
-"""Number of recorded sizes that confirm a quadratic polynomial, which three sizes determine."""
+"""Number of recorded sizes that confirm or refute a quadratic polynomial, which three sizes determine."""
 _FASTER = 1.5
 """Ratio of the growth of all tensors to that of the step's size above which workspaces grow like the tensors."""
 _LARGEST = 1 << 46
@@ -63,14 +63,16 @@ def bounded_sizes(
 
     Allocations that are constant or whose growth is confirmed have the predicted sizes. All others are assumed to grow
     with the power ``least_power`` of the size of the step, or with a higher power if their recorded sizes do. If the
-    tensors grow faster than the size of the step, workspaces of libraries are assumed to grow like the tensors.
+    tensors grow faster than the size of the step, workspaces of libraries are assumed to grow like the tensors. At
+    least four recorded sizes are required to distinguish workspaces from temporary tensors.
     """
     predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
     constant = np.all(recorded == matched.step.sizes, axis=0)
     exponents, steady = _exponents(matched, recorded, least_power)
     growth = math.prod(size) / math.prod(matched.size)
     bounds = np.minimum(matched.step.sizes * growth**exponents, _LARGEST).astype(np.int64)
-    workspaces = matched.step.is_workspace & ~steady  # libraries select algorithms, and therefore workspaces, by size
+    workspaces = matched.is_workspace & ~steady  # libraries select algorithms, and therefore workspaces, by size
+    workspaces &= len({size for size, _ in matched.runs}) >= _ENOUGH
     certain = constant | is_confirmed | workspaces
     result: Ints = np.where(certain, predicted, np.maximum(predicted, bounds))
     growing = ~constant & ~workspaces
@@ -112,7 +114,7 @@ def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeM
         np.all(recorded == np.stack([candidate.sizes(size) for size, _ in matched.runs]), axis=0)
         for candidate in (model, quadratic)
     )
-    replaced = square & ~linear & ~matched.step.is_workspace & (quadratic.coefficients[:, _SQUARE] > 0)
+    replaced = square & ~linear & ~matched.is_workspace & (quadratic.coefficients[:, _SQUARE] > 0)
     if not replaced.any():
         return model
     values = np.stack([model.evaluate(model.coefficients, (node,)) for node in quadratic.nodes[0]], axis=1)

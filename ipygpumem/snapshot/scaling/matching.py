@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -14,16 +14,22 @@ from numpy.typing import NDArray
 
 from ipygpumem.snapshot.model.stacks import Frame
 from ipygpumem.snapshot.model.timeline import Ints
+from ipygpumem.snapshot.scaling.common_subsequence import common_subsequence
 from ipygpumem.snapshot.scaling.reductions import with_reductions
 from ipygpumem.snapshot.scaling.results import AllocationDeviation, PredictionDeviation, UnmatchedAllocations
-from ipygpumem.snapshot.scaling.size_model import Floats, Size, SizeModel, choose_nodes, with_workspaces
+from ipygpumem.snapshot.scaling.size_model import (
+    Floats,
+    Size,
+    SizeModel,
+    choose_nodes,
+    find_polynomials,
+    with_workspaces,
+)
 from ipygpumem.snapshot.scaling.step import StepRecording
 
 Mask = NDArray[np.bool_]
 
 _CUBE = 3
-_MAX_DIFFERENCES = 600
-"""Maximum number of differences between two sequences of allocations. The time to compare them is quadratic in it."""
 
 
 def match(
@@ -65,54 +71,14 @@ def match(
             rows = own_rows[bisect_left(own_rows, i + 1) : bisect_left(own_rows, next_i)]
             counterparts = other_rows[bisect_left(other_rows, j + 1) : bisect_left(other_rows, next_j)]
             same_keys = [first[row] for row in rows] == [second[row] for row in counterparts]
-            new_pairs += zip(rows, counterparts, strict=True) if same_keys else _common(rows, counterparts, matches)
+            new_pairs += (
+                zip(rows, counterparts, strict=True) if same_keys else common_subsequence(rows, counterparts, matches)
+            )
         pairs = sorted([*pairs, *new_pairs])
     result = np.full(len(first), -1, np.int64)
     indices = np.asarray(pairs[1:-1], np.int64).reshape(-1, 2)
     result[indices[:, 0]] = indices[:, 1]
     return result
-
-
-def _common(first: Sequence[int], second: Sequence[int], same: Callable[[int, int], bool]) -> list[tuple[int, int]]:
-    """Return pairs of the items of a longest common subsequence (Myers 1986); none if the sequences differ too much."""
-    n, m = len(first), len(second)
-    if abs(n - m) > _MAX_DIFFERENCES:
-        return []
-    history: list[list[int]] = []  # for each number of edits, the furthest position on the diagonals -edits, ..., edits
-    for edits in range(min(n + m, _MAX_DIFFERENCES) + 1):
-        reached = []
-        for diagonal in range(-edits, edits + 1, 2):
-            x = _after_edit(history, diagonal, edits)[0]
-            while x < n and x - diagonal < m and same(first[x], second[x - diagonal]):
-                x += 1
-            reached.append(x)
-            if x >= n and x - diagonal >= m:
-                return [(first[i], second[j]) for i, j in _path(history, n, m)]
-        history.append(reached)
-    return []
-
-
-def _after_edit(history: list[list[int]], diagonal: int, edits: int) -> tuple[int, int]:
-    """Return the furthest position on a diagonal after the last edit, and the diagonal before this edit."""
-    if not edits:
-        return 0, 0
-    before, place = history[edits - 1], (diagonal + edits) // 2
-    if place == 0 or (place < edits and before[place - 1] < before[place]):
-        return before[place], diagonal + 1
-    return before[place - 1] + 1, diagonal - 1
-
-
-def _path(history: list[list[int]], x: int, y: int) -> list[tuple[int, int]]:
-    """Return the pairs of positions in the common subsequence: the diagonal steps of the path to ``(x, y)``."""
-    pairs = []
-    for edits in range(len(history), -1, -1):
-        diagonal = x - y
-        start, previous = _after_edit(history, diagonal, edits)
-        pairs += [(i, i - diagonal) for i in range(x - 1, start - 1, -1)]
-        if edits:
-            x = start if previous > diagonal else start - 1
-            y = x - previous
-    return pairs[::-1]
 
 
 Run = tuple[Size, StepRecording]  # a recording of the step and its size
@@ -148,12 +114,16 @@ class MatchedRecordings:
         runs: Sizes and recordings of the step.
         size: Largest recorded size of the step.
         step: Recording at this size.
+        is_workspace: Mask of the allocations of ``step`` that may be workspaces of libraries. Temporary tensors, whose
+            sizes are a polynomial in the size of the step, are excluded.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         self.size, self.step = max(runs, key=lambda run: math.prod(run[0]))
         self._counterparts = [_counterparts((self.size, self.step), run) for run in runs]
+        is_tensor = find_polynomials([size for size, _ in runs], self.recorded_sizes())
+        self.is_workspace: Mask = self.step.is_workspace & ~is_tensor
 
     def fit(self, degrees: tuple[int, ...]) -> SizeModel:
         """Return a model of the sizes of the allocations: polynomials of the given degrees, one degree per axis.
@@ -172,11 +142,11 @@ class MatchedRecordings:
         share = np.asarray([math.prod(size) / math.prod(self.size) for size in grid])
         values[is_missing] = self.step.sizes[is_missing, None] * share
         model = SizeModel.fit(nodes, values.reshape(-1, *map(len, nodes)))
+        recorded_sizes, sizes = self.recorded_sizes().astype(np.float64), [size for size, _ in self.runs]
+        rows = np.flatnonzero(self.is_workspace)
+        model = with_workspaces(model, rows, sizes, recorded_sizes[:, rows])
         rows = np.flatnonzero(self.step.is_workspace)
-        recorded_sizes = self.recorded_sizes()[:, rows].astype(np.float64)
-        sizes = [size for size, _ in self.runs]
-        model = with_workspaces(model, rows, sizes, recorded_sizes)
-        return with_reductions(model, self.step, rows, sizes, recorded_sizes)
+        return with_reductions(model, self.step, rows, sizes, recorded_sizes[:, rows])
 
     def recorded_sizes(self) -> Ints:
         """Return the recorded sizes of the allocations in bytes, as an array of the shape (runs, allocations).

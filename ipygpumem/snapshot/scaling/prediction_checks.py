@@ -76,7 +76,7 @@ def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeMo
     pairs = zip(matched.peaks(first)[1:], matched.peaks(second)[1:], strict=True)
     for peak, other in pairs:
         live = np.union1d(peak.live, other.live)
-        tensors = live[~matched.step.is_workspace[live]]
+        tensors = live[~matched.is_workspace[live]]
         difference = np.abs(peak.sizes - other.sizes)[tensors].sum()
         if difference > _GOOD_FIT * max(peak.bytes, other.bytes):
             return True

@@ -5,6 +5,7 @@ Sizes of workspaces also depend on the algorithm that a library such as cuDNN se
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ _RESERVED_ERROR = 0.06  # 5.9% was measured for ResNet-18 with images of up to 2
 _SLOW_GROWTH = 1 / 16  # growth of an allocation above its limit, relative to its growth below the limit
 _LARGEST_SLOW = 1 << 28  # PyTorch splits reductions of more than 2 GiB
 _MAX_DEVIATION = 0.001  # relative deviation from a polynomial
+_CUBE = 3  # highest degree of polynomials
 _LARGEST = 1 << 46  # upper limit of the size of an allocation, so that sums do not overflow
 
 
@@ -167,6 +169,24 @@ def choose_nodes(sizes: Sequence[Size], degrees: tuple[int, ...]) -> tuple[tuple
             f"{requirement} are required{both} to predict other sizes, but the recorded sizes are {names}"
         )
     return max(complete, key=quality)
+
+
+def find_polynomials(sizes: Sequence[Size], recorded: Ints) -> NDArray[np.bool_]:
+    """Return a mask of the growing allocations that polynomials predict exactly, also at sizes that are not nodes.
+
+    ``recorded``: Array of the shape (runs, allocations) with recorded sizes in bytes.
+    """
+    result = np.zeros(recorded.shape[1], np.bool_)
+    for degrees in product(range(1, _CUBE + 1), repeat=len(sizes[0])):
+        counts = [degree + 1 for degree in degrees]
+        with contextlib.suppress(OptionError):  # too few sizes were recorded
+            nodes = choose_nodes(sizes, degrees)
+            values = recorded[[sizes.index(size) for size in product(*nodes)]].T.astype(np.float64)
+            model = SizeModel.fit(nodes, values.reshape(-1, *counts))
+            exact = np.all(recorded == np.stack([model.sizes(size) for size in sizes]), axis=0)
+            result |= exact & (len(set(sizes)) > math.prod(counts))
+    result &= recorded.min(axis=0) < recorded.max(axis=0)
+    return result
 
 
 _TOLERANCE = 0.01  # relative error up to which the size of a workspace agrees with a polynomial

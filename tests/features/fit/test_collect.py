@@ -347,6 +347,27 @@ def test_growth_below_a_large_constant(allocations, fake_gpu, power, refused):
         assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.003)
 
 
+@pytest.mark.parametrize("power", [2, 3])
+@pytest.mark.parametrize("free", [80, 600])
+def test_temporary_tensors_are_not_workspaces(allocations, fake_gpu, power, free):
+    """Tensors that are freed before the next allocation, like workspaces, are predicted and limit the next run."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - free * MIB, 0)
+
+    def step(size):
+        constant = torch.empty(MIB)
+        tensors = [torch.empty(8 * size**power + 512 * size), torch.empty(4 * size**power + 4 * size)]
+        del tensors, constant
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(2, 4097))
+    assert torch.cuda.memory_stats()["num_ooms"] == 0
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+    assert not result.refusal
+    assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.01)
+
+
 @pytest.mark.parametrize("power", [1, 3])
 def test_sizes_that_are_too_close_together(allocations, fake_gpu, power):
     """Only exactly linear growth is predicted from sizes that are slightly larger than the smallest size."""
