@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 from ipygpumem.sources.host import loaded_library
 
@@ -28,16 +28,16 @@ class RelaxedCaptureMode:
     # a class because a contextlib generator takes three times as long
 
     def __enter__(self) -> bool:
-        self._runtime = runtime = _runtime()
-        if runtime is None:
-            return False
-        self._mode = ctypes.byref(ctypes.c_int(_RELAXED))
-        runtime.cudaThreadExchangeStreamCaptureMode(self._mode)
-        return True
+        self._runtime, self._mode = _runtime(), ctypes.c_int(_RELAXED)
+        self._exchange_mode()
+        return self._runtime is not None
 
     def __exit__(self, *error: object) -> None:
+        self._exchange_mode()
+
+    def _exchange_mode(self) -> None:
         if self._runtime is not None:
-            self._runtime.cudaThreadExchangeStreamCaptureMode(self._mode)
+            self._runtime.cudaThreadExchangeStreamCaptureMode(ctypes.byref(self._mode))
 
 
 @contextlib.contextmanager
@@ -86,11 +86,6 @@ def pool(index: int, kind: PoolKind) -> tuple[int, int, int] | None:
 
 
 @lru_cache(maxsize=1)
-def _runtime() -> Any:
+def _runtime() -> ctypes.CDLL | None:
     path = loaded_library("libcudart")
-    if path is None:
-        return None
-    library: Any = ctypes.CDLL(path)
-    # this function sets a variable of the thread, which takes less time than releasing and acquiring the GIL
-    library.cudaThreadExchangeStreamCaptureMode = ctypes.PyDLL(path).cudaThreadExchangeStreamCaptureMode
-    return library
+    return None if path is None else ctypes.CDLL(path)

@@ -203,7 +203,7 @@ class Device:
         listed: tuple[tuple[int, int | None], ...] = ()
         if self.nvml is not None:
             try:
-                memory = self.nvml.memory(self.handle, keep_gil=True)
+                memory = self.nvml.memory(self.handle)
             except NvmlError as error:  # the process list may still work, for example with unified memory
                 problem = str(error)
             if self.own_pid is not None:

@@ -73,8 +73,6 @@ class Nvml:
         self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 support only v2
         self._unused_buffers: list[_Buffers] = []
         self._call("nvmlInit")
-        library = self._pynvml.nvmlLib
-        self._library_with_gil = ctypes.PyDLL(library._name, handle=library._handle)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self._pynvml, name, None)
@@ -118,16 +116,11 @@ class Nvml:
         mode = attempt(lambda: self._call("nvmlDeviceGetMigMode", handle))
         return mode is not None and bool(mode[0] == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
-    def memory(self, handle: Any, *, keep_gil: bool = False) -> DeviceMemory:
-        """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1.
-
-        If ``keep_gil`` is true, no other thread runs Python code during version 2 of the query. If the query released
-        the GIL, ipykernel's threads would often acquire it, and waiting for them would take longer than the query.
-        """
+    def memory(self, handle: Any) -> DeviceMemory:
+        """Return the memory usage of a device from version 2 of NVML's query or, with an old driver, version 1."""
         buffers = self._take_buffers()
         if self._memory_v2:
-            library = self._library_with_gil if keep_gil else None
-            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, buffers.memory_reference, library=library)
+            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, buffers.memory_reference)
             if not code:
                 # v2 excludes memory reserved by the driver: v1.used = v2.used + v2.reserved (verified on an H200)
                 _, total, reserved, free, used = _MEMORY_V2.unpack_from(buffers.memory)
@@ -191,11 +184,10 @@ class Nvml:
         except IndexError:
             return _Buffers(self._pynvml.nvmlMemory_v2, _INITIAL_CAPACITY)
 
-    def _call_raw(self, name: str, *arguments: Any, library: Any = None) -> int:
-        """The overhead of pynvml's wrapper would double the time. By default, the function releases the GIL."""
+    def _call_raw(self, name: str, *arguments: Any) -> int:
+        """The overhead of pynvml's wrapper would double the time."""
         try:
-            function = getattr(library, name, None) or self._pynvml._nvmlGetFunctionPointer(name)
-            return int(function(*arguments))
+            return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:
             return int(error.value)
 

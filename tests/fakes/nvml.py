@@ -264,8 +264,6 @@ def _as(out, struct):
 class _Library:
     """The replacement of the ctypes library that pynvml loads."""
 
-    _name, _handle = None, ctypes.CDLL(None)._handle
-
     def __init__(self, nvml):
         self._nvml = nvml
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import types
 
 import pytest
 
@@ -113,12 +112,7 @@ def test_nothing_is_allocated_without_runtime(monkeypatch):
 
 
 def test_loaded_runtime_is_in_memory_map(monkeypatch, tmp_path):
-    opened, with_gil = [], []
-
-    def load(paths, path):
-        paths.append(path)
-        return types.SimpleNamespace(cudaThreadExchangeStreamCaptureMode=paths)
-
+    opened = []
     maps = tmp_path / "maps"
     maps.write_text(
         "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n"
@@ -126,8 +120,6 @@ def test_loaded_runtime_is_in_memory_map(monkeypatch, tmp_path):
         "7f04-7f05 r-xp 00000000 08:01 2 /site packages/nvidia/cuda_runtime/lib/libcudart.so.12\n"
     )
     monkeypatch.setattr(host, "_MAPS", str(maps))
-    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda path: load(opened, path))
-    monkeypatch.setattr(cuda.ctypes, "PyDLL", lambda path: load(with_gil, path))
-    library = cuda._runtime.__wrapped__()
-    assert opened == with_gil == ["/site packages/nvidia/cuda_runtime/lib/libcudart.so.12"]
-    assert library.cudaThreadExchangeStreamCaptureMode is with_gil, "it must not release the GIL"
+    monkeypatch.setattr(cuda.ctypes, "CDLL", opened.append)
+    cuda._runtime.__wrapped__()
+    assert opened == ["/site packages/nvidia/cuda_runtime/lib/libcudart.so.12"]

@@ -13,7 +13,6 @@ from fakes.builds import NO_GPU
 from ipygpumem.core.errors import DeviceError
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.device_monitor import DeviceMonitor
-from ipygpumem.sources.nvml import Nvml
 
 MIB = 1 << 20
 
@@ -55,17 +54,6 @@ def test_readings_share_equal_values(fake_gpu):
         fake_gpu.nvml.devices[0].others = others
         before = read(busy=busy)
     assert read(busy=True).listed is before.listed
-
-
-def test_query_of_a_reading_keeps_the_gil(fake_gpu, monkeypatch):
-    torch.cuda.init()
-    queries, query = [], Nvml.memory
-    monkeypatch.setattr(Nvml, "memory", lambda *arguments, **options: queries.append(options) or query(*arguments))
-    monitor = DeviceMonitor()
-    monitor.read()
-    queries.clear()
-    monitor.read()
-    assert queries == [{"keep_gil": True}]
 
 
 def test_recent_values_are_used_again(fake_gpu):

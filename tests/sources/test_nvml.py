@@ -59,26 +59,6 @@ def test_other_errors_of_v2_do_not_change_the_version(fake_nvml):
     assert nvml.memory(handle).source == "NVML memory info v2"
 
 
-def test_memory_query_that_keeps_the_gil(fake_nvml, monkeypatch):
-    queries = []
-
-    def query(handle, reference):
-        queries.append(handle)
-        return fake_nvml.nvmlDeviceGetMemoryInfo_v2(handle, reference)
-
-    library = types.SimpleNamespace(nvmlDeviceGetMemoryInfo_v2=query)
-    monkeypatch.setattr("ctypes.PyDLL", lambda name, handle: library)
-    nvml, handle = opened(fake_nvml)
-    expected = nvml.memory(handle)
-    assert not queries, "this query releases the GIL"
-    assert nvml.memory(handle, keep_gil=True) == expected
-    assert queries == [handle]
-    del library.nvmlDeviceGetMemoryInfo_v2
-    fake_nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    assert nvml.memory(handle, keep_gil=True).source == "NVML memory info v1"
-
-
 def test_compute_and_graphics_processes(fake_nvml):
     device = fake_nvml.devices[0]
     device.own, device.others, device.drawing = 5 * MIB, {77: 9 * MIB}, {77: 9 * MIB, 88: MIB}
