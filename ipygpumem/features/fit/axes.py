@@ -168,7 +168,10 @@ def verification_size(
 
     is_proportional = len(axes) > 1 and largest(1, growth) == checked
     bounded, expected = largest(1, bound), largest(1, growth)
-    certain = not scaled.reasons and _MAX_EXCESS * (growth(bounded) - smallest) >= bound(bounded) - growth(bounded)
+    grows = len(checked) > 1 or growth(bounded) > smallest  # otherwise, sizes may be padded to a multiple
+    certain = (
+        grows and not scaled.reasons and _MAX_EXCESS * (growth(bounded) - smallest) >= bound(bounded) - growth(bounded)
+    )
     if bounded == expected == checked or (bounded > checked and ranks.minimum(int(certain))):
         return bounded, True
     near = tuple(
