@@ -12,7 +12,7 @@ Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=.
 most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.
 
 Memory is measured relative to the start of the test, as for a notebook cell; fixtures are excluded. The operating
-system's peak counter for resident memory is reset for each measured test. If neither the marker nor the option is used,
+system's peak counter for resident memory is reset for each measured test. If neither the mark nor the option is used,
 the plugin imports neither PyTorch nor the modules that measure memory.
 """
 

@@ -73,7 +73,7 @@ class OtherProcessChange:
 
     Attributes:
         before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device.
-        event: Whether the process started, ended, or started or stopped using the device; empty if none of these.
+        event: What happened to the process during the measurement; empty if it used the device throughout.
     """
 
     device: str

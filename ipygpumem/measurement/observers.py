@@ -73,7 +73,7 @@ class BackwardPassRecorder:
     def _count(self, change: int) -> None:
         with self._lock:
             self.running += change
-            if self._pause is not None and self.running == max(change, 0):  # the first began, or the last has ended
+            if self._pause is not None and self.running == max(change, 0):  # the first has begun, or the last has ended
                 self._pause(self.running > 0)
 
     def _begin_pass(self) -> None:
@@ -95,7 +95,10 @@ def is_profiling() -> bool:
 
 
 class ProfilerObservers(CallObservers):
-    """Observers called before torch.profiler starts and after it stops. An exception before the start prevents it."""
+    """Observers that are called before torch.profiler starts and after it stops.
+
+    If the first callback of an observer raises an exception, the profiler does not start.
+    """
 
     def __init__(self) -> None:
         super().__init__(_MODULE, before=("_prepare_profiler", "_enable_profiler"), after=("_disable_profiler",))

@@ -41,7 +41,7 @@ class DeviceSamples:
         count: Number of samples, including those that were not stored.
         gap: Longest time between two consecutive samples in seconds.
         source: Query that returned the samples, as in `DeviceReading`.
-        problem: Reason why samples are missing; empty if no sample failed.
+        problem: Reason why samples are missing; empty if none are missing.
         stopped: Whether sampling of the device has stopped after too many failures.
         counters: Readings of PyTorch's counters during the measurement.
         reserved: PyTorch's reserved memory over time; None if no allocation history was recorded.

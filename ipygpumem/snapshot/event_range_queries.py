@@ -34,7 +34,10 @@ class EventRangeQueries(SnapshotData):
     def churn(
         self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
     ) -> tuple[Churn, ...]:
-        """Return the number, size and lifetimes of the allocations after event ``first`` up to ``last``, by group."""
+        """Return the number, size and lifetimes of the allocations after event ``first`` up to ``last``, by group.
+
+        ``key`` is the property by which allocations are grouped, a key of `ipygpumem.snapshot.KEYS`.
+        """
         timeline, last = self._window(first, last, device)
         from ipygpumem.snapshot.queries import event_statistics
 

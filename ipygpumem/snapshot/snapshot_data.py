@@ -51,7 +51,7 @@ class SnapshotData:
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"verifications": {}}  # contain functions, and are computed again when they are needed
+        return vars(self) | {"verifications": {}}  # they contain functions, and are computed again
 
     def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: ReadLimits) -> None:
         tables = TableBuilder()

@@ -225,7 +225,7 @@ class _HolderSearch:
 
     def _name_unreached(self, names: ObjectNames) -> None:
         ids = self._unreached_ids(names)
-        if not ids or not self.limit.complete:  # an incomplete search may have missed their names
+        if not ids or not self.limit.complete:  # an incomplete search may have missed names
             return
         alive = self.referrers.alive_ids(ids, self.targets.own_references())
         names.name_unreached(alive, NO_NAME, "elsewhere")

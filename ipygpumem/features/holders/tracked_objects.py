@@ -172,7 +172,7 @@ class TrackedObjects:
 
     def _is_library_class(self, obj: Any) -> bool:
         if self._stop_ids is None or not is_instance(obj, type):
-            return False  # or a module
+            return False
         name = type_dict(obj).get("__module__")
         module = sys.modules.get(name) if type(name) is str else None
         return module is not None and id(instance_dict(module)) in self._stop_ids

@@ -44,7 +44,7 @@ class FailedAllocation:
         reading: Reading of the device after the failure; None if the device could not be read.
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, in descending order of memory usage.
-        holders: Holders of the memory; None if this was not the first failure in the cell.
+        holders: Holders of the memory; None if they are unknown, or if this was not the first failure in the cell.
         saved: Message about the saved allocation history; empty if no history was recorded.
     """
 

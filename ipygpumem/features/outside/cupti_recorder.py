@@ -251,7 +251,7 @@ class CuptiRecorder:
         if end:
             self._live.apply(table[:end], self._intervals)
         if problem is not None:
-            for interval in self._intervals:  # these records are missing in all intervals
+            for interval in self._intervals:  # all intervals lack these records
                 interval.problem = interval.problem or str(problem)
             raise problem
 

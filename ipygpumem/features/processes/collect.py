@@ -45,7 +45,7 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
 
     Raises:
         DeviceError: A device does not exist.
-        NvmlError: The NVIDIA driver is missing or cannot list processes.
+        NvmlError: CUDA is not initialized, and NVML cannot list the devices.
     """
     monitor = current().monitor
     names = None if device is None else monitor.parse_devices(split_devices(device, "device"))

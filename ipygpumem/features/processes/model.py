@@ -19,7 +19,7 @@ class DeviceProcesses(Serializable):
     Attributes:
         device: Device name in PyTorch; the index in nvidia-smi (``GPU 0``) if this process has not initialized CUDA.
         own: Memory of this process; None if it is unknown.
-        pid: PID of this process; None if ``own`` is unknown.
+        pid: PID of this process in NVML's process list; None if the list does not contain it or ``own`` is unknown.
         neighbours: Other processes, in descending order of memory usage.
         used: Memory in use, excluding memory reserved by the driver, as shown by nvidia-smi; None if it is unknown.
         unattributed: Part of ``used`` that is not attributed to any process; None if it is unknown.

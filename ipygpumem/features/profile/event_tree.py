@@ -202,7 +202,7 @@ class _EventTreeReader:
                     node.outputs.append((tensor, 0))
                 continue
             node.inputs.append((tensor, version))
-            # written according to a schema, or no schema is known
+            # if no schema is known, assume that the operator writes to the tensor
             written = writes.get(tensor, set())
             if tensor not in node.freed and (True in written or written == {None}):
                 node.written.append((tensor, version))

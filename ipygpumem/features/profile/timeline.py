@@ -29,7 +29,7 @@ class CategoryTimeline:
         target: Index of the category that grows with each change; -1 for frees.
         size: Size of each change in bytes.
         allocated: The allocator's counter of allocated bytes after each change, including memory that was allocated
-            before the profile; -1 if unknown. None on the host, whose allocator counts only during profiling.
+            before the profile; -1 if unknown. None if the profile contains no counters, and always None on the host.
         reserved: The allocator's counter of reserved bytes after each change; -1 or None as for ``allocated``.
         start, end: Bounds of the time axis in nanoseconds since the Unix epoch.
     """

@@ -67,9 +67,11 @@ class RankComparison:
     """Comparison of the peaks of a typical rank and of the rank that deviates most from it, by line of code.
 
     Attributes:
-        typical: Name of the typical rank, which is closest to the median of all ranks.
+        outlier: Name of the rank that deviates most.
+        typical: Name of the rank whose memory by line of code is closest to the median of all ranks.
         outlier_peak, typical_peak: Requested memory at the peaks of these ranks, in bytes.
-        lines: Tuples (label, bytes in the typical rank, bytes in the outlier), in descending order of the difference.
+        lines: Tuples (label, bytes in the typical rank, bytes in the outlier) of lines with different sizes, in
+            descending order of the difference.
         compared_count: Number of ranks with a snapshot.
         similar_count: Number of ranks with the same lines and sizes as the typical rank, including the typical rank.
     """

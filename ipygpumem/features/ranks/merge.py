@@ -40,7 +40,7 @@ class MergedReports(TableRepr):
         return [(name, row) for name, report in known_reports for row in changed_rows([report])]
 
     def spread(self, metric: str = "peak") -> Spread | None:
-        """Return the spread of a value over all sources, or None if it is unknown for all of them.
+        """Return the spread of a value over all sources, or None if the value is unknown for all sources.
 
         Args:
             metric: ``"held"``, ``"peak"`` or ``"outside"``.

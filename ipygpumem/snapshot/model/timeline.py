@@ -148,7 +148,8 @@ class RecordingGaps:
 class Allocations:
     """Allocations of a device as columns.
 
-    Allocations in the events precede those that occur only in the segments. They are ordered by address and time.
+    Allocations that occur in the events come first, ordered by address and time. They are followed by blocks that
+    occur only in the segments.
 
     Attributes:
         address, size: int64, address of the first byte and *requested* size in bytes.

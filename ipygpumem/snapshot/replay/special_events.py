@@ -121,7 +121,7 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
     if recorded:
         is_retry = not allocator.settings.throws
         allocator.retries += is_retry
-        # without a retry during the capture of a CUDA graph and, before PyTorch 2.12, while a MemPool is in use
+        # PyTorch does not retry while a CUDA graph is captured and, before PyTorch 2.12, while a MemPool is in use
         result.unknown_retries += is_retry and recording.has_private_pools
     fits = allocator.fits(pool, rounded)
     searches = fits and _fitted_before_retry(result, pool, rounded, event)
