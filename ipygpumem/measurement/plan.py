@@ -33,8 +33,8 @@ class CompletedMeasurement:
 
     Attributes:
         recorder: Recorder of allocation history; None if nothing was recorded.
-        snapshot: Recorded snapshot; None if there is none or it cannot be read.
-        problem: Reason why the recorded snapshot cannot be read; empty if it can be read or does not exist.
+        snapshot: Recorded snapshot; None if no collector reads it, or if it is missing, incomplete or unreadable.
+        problem: Reason why the snapshot is missing, incomplete or unreadable; otherwise empty.
         error: Exception, set by a collector, to raise after the measured code has finished.
     """
 
@@ -64,7 +64,7 @@ class Collector:
         section: Name of the section, as used in notes.
         observer: Observer to add to the measurement, if any.
         reads_recording: Whether the collector reads the recorded snapshot.
-        is_slow: Whether `collect` may take seconds, so that it can be interrupted.
+        is_slow: Whether `collect` may take seconds and must therefore be interruptible.
         needs_devices: Whether the collector is skipped if the report contains no device.
     """
 

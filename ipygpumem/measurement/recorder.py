@@ -60,8 +60,8 @@ class AllocationRecorder:
 
     Attributes:
         cells: Cells that have finished since the start.
-        keep_snapshot: Whether `save` stores the snapshot in ``snapshot``, for collectors that read it.
-        snapshot: Last snapshot, including this package's keys. It is set to None after it has been read.
+        keep_snapshot: Whether `save` also stores the snapshot in ``snapshot`` if it writes a file.
+        snapshot: Last stored snapshot, including this package's keys. It is set to None after it has been read.
         begin_position: Position in the sequence of allocation events at the start.
         end_position: Position in the sequence of allocation events at the last snapshot.
         windows: Samples of device memory usage since the start.

@@ -48,8 +48,8 @@ class SearchLimit:
 
     Attributes:
         complete: False after this or another limit has been reached.
-        unlimited: Number of objects that are read before the time limit applies, so that the variables of a training
-            session are named even if the process gets little CPU time.
+        unlimited: Number of objects that must still be read before the time limit applies, so that the variables of a
+            training session are named even if the process gets little CPU time.
     """
 
     def __init__(self, seconds: float) -> None:

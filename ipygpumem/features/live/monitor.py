@@ -124,7 +124,10 @@ _VIEW_TIMEOUT = 20.0
 
 
 class MemoryMonitor:
-    """The memory monitor of an IPython shell. Opening it again moves the widget and its history to the current cell."""
+    """The memory monitor of an IPython shell.
+
+    Opening it again moves it to the current cell. The readings so far are kept unless the interval changes.
+    """
 
     def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
@@ -221,7 +224,7 @@ _MAX_CELLS = 1_000
 
 
 class UsageHistory:
-    """The readings of the last ``seconds`` seconds, which are taken at intervals of ``every`` seconds."""
+    """The newest readings: as many as are taken in ``seconds`` seconds at intervals of ``every`` seconds."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:
         self.every = every

@@ -69,7 +69,7 @@ class StackTable:
         node_frame: int32, index into ``frames`` for each node of the tree.
         node_parent: int32, node of the caller; -1 for a root. Parents precede their children.
         leaf: int32, innermost node of each stack; -1 for an empty stack.
-        user_frame: int32, innermost frame of user code in each stack; -1 if there is none.
+        user_frame: int32, index into ``frames`` of the innermost frame of user code in each stack; -1 if there is none.
         tuples: Cached results of `stack`, because many devices can share a deep stack.
     """
 

@@ -77,10 +77,10 @@ class LiveSet:
     def to_dict(
         self, key: str = "line", top: int | None = None, converter: GroupConverter | None = None
     ) -> dict[str, Any]:
-        """Return JSON-serializable data with the ``top`` largest groups by a key, or all groups if ``top`` is None.
+        """Return JSON-serializable data with the ``top`` largest groups, or all groups if ``top`` is None.
 
-        Raises `OptionError` for other keys, or if the text of the groups is too long. Several calls with the same
-        ``converter`` share its limit.
+        ``key`` is one of `ipygpumem.snapshot.KEYS`. Raises `OptionError` for other keys, or if the text of the groups
+        is too long. Several calls with the same ``converter`` share its limit.
         """
         return {
             "device": self.timeline.device,
