@@ -62,7 +62,7 @@ class PeakTracker:
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
         self._user_stats: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
-        """Counters with the peaks saved for the user and counters before the latest reset, by device index."""
+        """Pairs by device index: counters with the peaks saved for the user, and counters before the latest reset."""
         self._lock = threading.RLock()
         self._functions = FunctionWrappers("torch._C")
         self._calls = dict.fromkeys(_READERS, self._read) | dict.fromkeys(_RESETS, self._reset)

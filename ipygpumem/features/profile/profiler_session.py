@@ -71,7 +71,7 @@ class ProfilerSession:
 
     @staticmethod
     def problem() -> str | None:
-        """Return the reason why profiling is not possible, or None if it is possible. This imports torch."""
+        """Return the reason why profiling is not possible, or None if it is possible. The call imports torch."""
         if not pytorch.importable():
             return "profiling requires torch, which is not installed"
         problem = pytorch.problem(load=True)

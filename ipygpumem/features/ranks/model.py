@@ -77,7 +77,8 @@ class RankPeak:
         dropped: Number of allocations whose events the ring buffer dropped; None if unknown.
         lines: Lines of code that allocated the most memory in use at the peak, in descending order of size.
         rest: Total size of the allocations by all other lines.
-        curve: Pairs (seconds, bytes) with the peak of each of about 120 intervals; empty if there are no timestamps.
+        curve: Pairs (seconds, bytes): start and peak usage of each of 120 intervals, and the end of the recording with
+            the usage at the end. Empty if there are no timestamps.
         start_us: Start of the measurement in microseconds since the Unix epoch; None if unknown. The times in
             ``curve`` are relative to this start or, if it is unknown, to the first event.
     """

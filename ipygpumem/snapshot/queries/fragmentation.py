@@ -209,7 +209,9 @@ def _reason(
             explanation += ", or was not used because of max_split_size_mb"
         sentences.append(f"The largest free block, {largest}, {explanation}.")
     else:
-        sentences.append(f"PyTorch had a free block of at most {largest}, possibly in a CUDA graph's private pool.")
+        sentences.append(
+            f"PyTorch had a free block of up to {largest}, which may be in the private pool of a CUDA graph."
+        )
     if device_free is not None and device_free < segment:
         sentences.append(
             f"A new segment of {size(segment)} was needed, but only {size(device_free)} of device memory was free."
