@@ -37,7 +37,9 @@ def test_errors_are_short():
         assert str(OptionError(text)) == text
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1", "\u200b=1"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@x", "\t=1", " =1", "\r\n=1", "\uff1d1", "\u202e=1", "\u200b=1", '"=1']
+)
 def test_formulas_are_escaped_in_csv(text):
     escaped = csv_text(text)
     assert escaped.startswith("'")

@@ -61,8 +61,10 @@ class TableBuilder:
         if type(value) is not dict:
             return self.texts[text(value, where)]
         if id(value) not in self._metadata:
-            number = self.texts[self.budget.count(_metadata_text(value), where, created=True)]
-            self._metadata[id(value)] = value, number  # the reference keeps the id valid
+            name = _metadata_text(value)
+            if name not in self.texts:
+                self.budget.count(name, where, created=True)
+            self._metadata[id(value)] = value, self.texts[name]  # the reference keeps the id valid
         return self._metadata[id(value)][1]
 
     def pool(self, value: Any, where: str) -> int:

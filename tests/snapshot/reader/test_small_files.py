@@ -157,6 +157,14 @@ def test_long_repeated_texts(name):
         Snapshot.load(pickle.dumps(raw, 4))
 
 
+def test_equal_metadata_of_many_events():
+    """A recording of a model has a dict for each event, but few different dicts."""
+    metadata = [{str(key): f"layer {n} {key}".ljust(90, ".") for key in range(20)} for n in range(50)]
+    raw = snapshot_of(*(event(user_metadata=dict(metadata[n % 50])) for n in range(6000)))
+    snapshot = Snapshot.load(pickle.dumps(raw, 4))
+    assert len({text for text in snapshot.texts if "layer" in text}) == 50
+
+
 def test_names_are_stored_once(monkeypatch):
     calls = []
     is_user_file = stacks.is_user_file

@@ -202,11 +202,12 @@ test("no cell of a CSV table is a formula", () => {
     ["+1", 2],
     ['say "hi", you', null],
     [" @x", Number.NaN],
+    ['a;"=1', ""],
     ["a;=1; b", "\uff1d1\u202e\u001b[2J\n\ud800"],
   ]);
   assert.equal(
     text,
-    "a,b\r\n'=cmd|' /C calc'!A0,1\r\n'+1,2\r\n\"say \"\"hi\"\", you\",\r\n' @x,\r\na;'=1; b,'\uff1d1  [2J  \r\n",
+    'a,b\r\n\'=cmd|\' /C calc\'!A0,1\r\n\'+1,2\r\n"say ""hi"", you",\r\n\' @x,\r\n"a;\'""=1",\r\na;\'=1; b,\'\uff1d1  [2J  \r\n',
   );
 });
 

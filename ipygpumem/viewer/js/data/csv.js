@@ -3,7 +3,7 @@
 const CONTROL =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are the characters to be replaced
   /[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
-const FORMULA = /(^|;)(?=[\s\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])/g;
+const FORMULA = /(^|;)(?=[\s"\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])/g;
 
 /** @typedef {string|number|null|undefined} Cell */
 
