@@ -139,5 +139,5 @@ def gpu_mem_leave_free_mbs(n: int) -> Any:
     """
     available = gpu_mem_get_free_no_cache_mbs()
     if available <= n:
-        raise AssertionError(f"only {available} MiB is free, so {n} MiB cannot remain free")
+        raise AssertionError(f"cannot leave {n} MiB free: only {available} MiB is free")
     return gpu_mem_allocate_mbs(available - n, fatal=True)

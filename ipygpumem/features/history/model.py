@@ -96,7 +96,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether an allocation failed, or a value (held, peak, cached, outside) is at least 0.05 MiB in size."""
+        """Whether an allocation failed, or held, peak, cached or outside has changed by at least 0.05 MiB."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 

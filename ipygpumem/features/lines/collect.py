@@ -175,7 +175,6 @@ class _LineEvents:
         return lines
 
     def lines(self) -> list[Line]:
-
         sets, lines = list(self._sets), list(self._line_numbers)
         occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(occurring)]

@@ -132,7 +132,6 @@ class _FoldedModule:
 
     @property
     def empty(self) -> bool:
-
         return not self.row.note and all(getattr(self.row, name) == 0 for name in _SIZES)
 
 
