@@ -100,7 +100,7 @@ def test_allocation_loads_no_kernel(fake_gpu):
 
 def test_less_memory_is_already_free(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(total=2000 * MIB)])
-    with pytest.raises(AssertionError, match="only 765 MiB is free, so"):
+    with pytest.raises(AssertionError, match="cannot leave 3000 MiB free: only 765 MiB is free"):
         mem.gpu_mem_leave_free_mbs(3000)
 
 

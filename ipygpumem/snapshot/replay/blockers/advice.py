@@ -40,7 +40,7 @@ class SuggestedChange(Serializable):
             request.
         bytes: Total requested size of the blocks.
         count: Number of blocks.
-        padding: Bytes that are added to the blocks in use at the failed request if sizes are changed; otherwise None.
+        padding: Bytes that are added to the blocks in use at the request if sizes are changed; otherwise None.
         reserved: Peak of reserved memory with the change; None if the change avoids a failed request.
     """
 
