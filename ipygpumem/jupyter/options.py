@@ -55,7 +55,7 @@ _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU, relative to the start, exceeds SIZE, such as 2GiB"),
     Option(("--limit-held",), "SIZE", "fail if allocated memory grows by more than SIZE, such as 0"),
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than SIZE"),
-    Option(("--limit-host",), "SIZE", "fail if the resident memory of this process grows by more than SIZE"),
+    Option(("--limit-host",), "SIZE", "fail if the peak resident memory, relative to the start, exceeds SIZE"),
 )
 _PROFILE = (
     Option(
