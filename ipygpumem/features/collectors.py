@@ -55,7 +55,7 @@ def make_plan(
         OptionError: PyTorch does not support a recording option, or lines are requested without stacks.
     """
     if lines is not None and history is not None and history.stacks == "none":
-        raise OptionError("--lines requires allocation stacks: use --stacks python or --stacks all")
+        raise OptionError("memory by line requires allocation stacks: set stacks to 'python' or 'all'")
     collectors: list[Collector] = []
     if outside:
         from ipygpumem.features.outside.collect import OutsideCollector

@@ -169,7 +169,7 @@ def test_recording_options_apply_to_lines(nb):
         ("-f Net", "'Net' is a class: specify a method, such as Net.forward"),
         ("-f len", "'len' is not a function or method written in Python"),
         ("-f torch.sum", "'torch.sum' is not a function or method written in Python"),
-        ("--lines --stacks none", "--lines requires allocation stacks"),
+        ("--lines --stacks none", "memory by line requires allocation stacks: set stacks to 'python' or 'all'"),
         ("--lines train", "unrecognized arguments: train"),
     ],
 )
