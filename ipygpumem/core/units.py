@@ -24,6 +24,11 @@ def size(count: int) -> str:
     return f"{count / MIB:.1f} MiB"
 
 
+def size_with_unit(text: int | str) -> str:
+    """Return a size for `parse_size` unchanged if it has a unit; otherwise, format its number of bytes."""
+    return text if isinstance(text, str) and text.strip()[-1:].isalpha() else size(parse_size(text))
+
+
 def precise_size(count: int | None) -> str:
     """Format a number of bytes as `size` does, but small numbers in KiB or B, 0 as ``"0"``, None as ``"unknown"``."""
     if count is None:

@@ -48,7 +48,7 @@ class Device:
 
     Attributes:
         index, name: Index of the device, and its name, such as ``cuda:0``.
-        label, total: Product name, and total memory in bytes.
+        label, total: Product name, and total memory in bytes; None if unknown.
         uuid: UUID of the device; None if PyTorch does not return it.
         threads: Number of threads that the device can run at the same time; None if unknown.
         nvml, handle: Interface to NVML, and NVML's handle of the device; None if NVML cannot query this device.

@@ -146,7 +146,7 @@ def _existing_device(text: str) -> str:
 def _read(
     torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool | None, busy: bool
 ) -> DeviceReading:
-    """If ``capturing`` is None, the driver's values from the latest reading are reused."""
+    """If ``capturing`` is None, the driver's values are reused unless segments have changed."""
     try:
         driver = device.latest if capturing is None else None
         if driver is None or not driver.context:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import GIB, KIB, MIB, duration, many, pair, parse_size, signed, size
+from ipygpumem.core.units import GIB, KIB, MIB, duration, many, pair, parse_size, signed, size, size_with_unit
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,12 @@ def test_sizes_that_are_too_large(text):
 @given(st.integers(0, 1 << 50))
 def test_bytes_round_trip(count):
     assert parse_size(str(count)) == parse_size(f"{count} B") == parse_size(count) == count
+
+
+@pytest.mark.parametrize(("value", "text"), [("24 GiB", "24 GiB"), ("24g ", "24g "), (24 * GIB, "24.0 GiB")])
+def test_size_with_unit(value, text):
+    assert size_with_unit(value) == text
+    assert size_with_unit(str(24 * GIB)) == "24.0 GiB"
 
 
 def test_many():

@@ -36,7 +36,8 @@ class Environment(Serializable):
         cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch has not been imported.
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.
-        mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason.
+        mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason; None if
+            no device is in use.
         accuracy: Tuple ``(trust, reason)``, as in `Accuracy`, by kind of value.
     """
 

@@ -61,12 +61,10 @@ class SizeAxis(Serializable):
 
     @property
     def first(self) -> int:
-        """Smallest value."""
         return self.sizes[0]
 
     @property
     def last(self) -> int:
-        """Largest value."""
         return self.sizes[-1]
 
     @property

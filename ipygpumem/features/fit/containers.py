@@ -81,7 +81,7 @@ def restore_items(container: Any, items: list[Any]) -> None:
 def file_state(file: Any) -> Any:
     """Return the content and the position of an in-memory file, or the position of a file that is open for reading.
 
-    Return None if the state of the file cannot be restored, because it is closed or of another type.
+    Return None for all other files and for closed files, whose state is not restored.
     """
     base = next((base for base in (io.BytesIO, io.StringIO) if issubclass(type(file), base)), None)
     if base is not None:
@@ -93,7 +93,6 @@ def file_state(file: Any) -> Any:
 
 
 def restore_file(file: Any, state: Any) -> None:
-    """Restore the state of a file. ``state`` is the result of `file_state`."""
     if file_state(file) == state:
         return
     if isinstance(state, tuple):

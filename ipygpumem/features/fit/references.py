@@ -161,7 +161,6 @@ def is_user_module(module: Any) -> bool:
 
 
 def is_user_class(kind: type) -> bool:
-    """Return whether a class is defined in the user's code."""
     name = module_name(kind)
     file = getattr(sys.modules.get(name), "__file__", None)
     is_user_file = type(file) is str and not is_library_file(file) and not name.startswith("ipygpumem.")
@@ -174,7 +173,6 @@ def defines(kind: type, name: str) -> bool:
 
 
 def module_name(kind: type) -> str:
-    """Return the name of the module in which a class is defined."""
     return str(_MODULE(kind))
 
 

@@ -173,7 +173,10 @@ class SizeSearch(RecordedRuns):
         self.scaled = scaled
 
     def _small_checks(self, scaled: RecordedStepPredictor) -> _Predicted:
-        """Yield runs at larger sizes until a run confirms the prediction. The result is that of `_checked`."""
+        """Yield runs at larger sizes until a run confirms the prediction. The result is that of `_checked`.
+
+        The number of runs is limited. For two variables, only one run is yielded.
+        """
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
             try:

@@ -198,7 +198,7 @@ class SideEffects:
         self._active = False
 
     def watch(self, iterators: Iterable[tuple[str, Any]]) -> None:
-        """Detect whether the generators among ``iterators`` advance, and the results of ``iter(function, end)``."""
+        """Detect when iterators that are generators, or results of ``iter(function, end)``, advance."""
         for _, iterator in iterators:
             frame = attempt(functools.partial(getattr, iterator, "gi_frame"))
             if frame is not None:

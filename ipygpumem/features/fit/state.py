@@ -103,7 +103,6 @@ class SavedState:
             return unused_tensors(self._torch, replaced_objects, self._holders(), instances, weak=weak)
 
     def new_gradients(self) -> list[Any]:
-        """Return the gradients that the step has created."""
         return self._tensors.new_gradients()
 
     def free_replaced_tensors(self) -> bool:

@@ -195,7 +195,7 @@ class StepObjects:
             self._inside_iterators += [(name, item, value) for item in parts]
 
     def _visit_inside_iterator(self, name: str, value: Any, owner: Any) -> None:
-        """Visit an object to which only the iterator ``owner`` refers. Lists of its items are not restored."""
+        """Visit an object to which only the iterator ``owner`` refers. Such lists, sets and deques are not restored."""
         self._owner = owner
         if is_exactly(value, (list, set, collections.deque)) and id(value) not in self._seen:
             self._seen[id(value)] = value

@@ -14,7 +14,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.introspection import collect_garbage, pause_gc
 from ipygpumem.core.reading import AllocatorCounters
-from ipygpumem.core.units import parse_size
+from ipygpumem.core.units import parse_size, size_with_unit
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.contexts import AUTOCAST, OFFLOADING
 from ipygpumem.features.fit.advice.observer import StepObserver
@@ -205,7 +205,6 @@ class StepRunner:
         return sum(map(self.torch.cuda.memory_allocated, pytorch.devices_in_use()))
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
-        """Return a new observer for one run of the step."""
         return StepObserver(self.torch, blocks)
 
     def _snapshot(self, recorder: AllocationRecorder, size: Size) -> Snapshot:
@@ -255,17 +254,14 @@ class StepRunner:
         return OptimizerUpdateReplacer(self.torch, allowed)
 
     def describe(self, index: int, on: int | str | None) -> tuple[str, str]:
-        """Return the name of a device, and its label. If ``on`` is not None, the label includes this memory size."""
         device = self._runtime.monitor.devices.get(index)
         label = "" if device is None else device.label
-        return f"cuda:{index}", label if on is None else f"{label}, for a GPU with {on}"
+        return f"cuda:{index}", label if on is None else f"{label}, for a GPU with {size_with_unit(on)}"
 
     def devices(self) -> list[int]:
-        """Return the indices of the devices that this process uses."""
         return pytorch.devices_in_use()
 
     def current_device(self) -> int:
-        """Return the index of PyTorch's current device."""
         return int(self.torch.cuda.current_device())
 
     def available(self, index: int) -> MemoryCapacity:
@@ -283,7 +279,10 @@ class StepRunner:
         outside = (reading.outside or 0) if reading.process is not None else 0
         capacity = parse_size(total) - outside
         if capacity <= 0:
-            raise OptionError(f"{total!r} is less than the {size_text(outside)} that this process uses outside PyTorch")
+            raise OptionError(
+                f"{size_with_unit(total)} is not more than the {size_text(outside)} that this process uses outside "
+                "PyTorch: pass the memory of the GPU with a unit, such as '24 GiB'"
+            )
         return capacity
 
 

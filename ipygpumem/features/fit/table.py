@@ -24,7 +24,6 @@ _MIN_SHARE = 0.01
 
 
 def fit_tables(fit: Fit) -> list[Table]:
-    """Return the tables that show a prediction."""
     device = f"{fit.device} {fit.label}".strip()
     title = f"{fit.step}: {', '.join(axis.text for axis in fit.axes)}, {device}"
     if fit.capacity is not None:

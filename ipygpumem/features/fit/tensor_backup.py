@@ -162,15 +162,14 @@ class TensorBackup:
                 state.storage.save_contents(tensor.untyped_storage())
 
     def new_gradients(self) -> list[Any]:
-        """Return the gradients that did not exist when the tensors were saved."""
+        """Return the gradients that are not the saved gradients, with None for each deleted gradient."""
         return [leaf.grad for leaf, state in self._gradients if leaf.grad is not (state and state.tensor())]
 
     def holders(self) -> list[Any]:
-        """Return the objects of this backup that refer directly to the tensors."""
         return [*self._tensors.values(), *self._gradients]
 
     def free(self, tensors: Iterable[Any]) -> bool:
-        """Free the storages of saved tensors to which only this backup refers. Return whether such tensors exist."""
+        """Empty the saved tensors among ``tensors``, which only this backup may use. Return whether there are any."""
         freed_states = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
         for state in freed_states:
             tensor = state.tensor()

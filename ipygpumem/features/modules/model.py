@@ -99,11 +99,15 @@ class ModuleTree(Serializable):
     """Memory usage of a model on one device. Sizes are in bytes.
 
     Attributes:
-        parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``.
+        parts: Memory usage by kind. The total of all kinds plus ``rounding`` and ``pending`` equals ``allocated``, if
+            these values are known.
         rows: Memory usage by module; each module precedes its submodules.
-        rounding: Memory added by rounding sizes up, at the peak (None if unknown) and at the end.
-        pending: Size of freed blocks that another stream still uses, as a negative number, at the peak and at the end.
-        allocated: The allocator's counter of allocated memory, at the peak and at the end.
+        rounding: Memory added by rounding sizes up, at the peak (None if only an upper bound of the peak is known) and
+            at the end.
+        pending: Size of freed blocks that another stream still uses, as a negative number, at the peak (None if only an
+            upper bound of the peak is known) and at the end.
+        allocated: The allocator's counter of allocated memory, at the peak (None if only an upper bound of the peak is
+            known) and at the end.
     """
 
     device: str

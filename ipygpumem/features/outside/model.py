@@ -117,8 +117,8 @@ class PoolMemory:
 
     Attributes:
         change: Change in reserved memory; None if the pool counts only used memory.
-        used: Change in used memory.
-        now: Reserved memory at the end, or used memory if ``change`` is None.
+        used: Change in used memory; None if unknown.
+        now: Reserved memory at the end, or used memory if ``change`` is None; None if unknown.
         peak: Peak minus the initial value; None unless a new peak was reached during the measurement.
     """
 
@@ -137,8 +137,8 @@ class OutsideMemory(Serializable):
     Attributes:
         libraries: Memory by library in descending order of the absolute change.
         peak: Peak device memory of all libraries together, relative to the start; None if there are no records.
-        idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs.
-        rest: Change that is not attributed to a library; None if unknown.
+        idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs, where known.
+        rest: Change that belongs neither to a library nor to ``idle``; None if unknown.
         seconds: Duration in seconds for which recording was paused because torch.profiler was using CUPTI.
         grade: Accuracy of the values by library.
     """

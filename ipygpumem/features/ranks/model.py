@@ -104,7 +104,7 @@ class RankResult(Serializable):
         report: Report of the process; None unless ``state`` is ``done``.
         peaks: Peak of each device in the snapshot; empty if there is no snapshot.
         note: Additional information, such as the reason why there is no report; empty if there is none.
-        snapshot: Path of the snapshot on the host of the process.
+        snapshot: Path of the snapshot on the host of the process; None if there is no snapshot.
     """
 
     name: str = field(metadata={"key": None})

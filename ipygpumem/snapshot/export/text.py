@@ -64,7 +64,7 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
         f"{_INDENT}{size(memory.partly):>10}  in partly used segments, which only PyTorch can reuse",
     ]
     if memory.private:
-        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools, which only their CUDA graphs can use")
+        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools, reserved for CUDA graphs or a MemPool")
     fit = memory.fit
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free block of {size(fit.block)}")

@@ -57,7 +57,8 @@ class CudaCallCounts(Serializable):
         unmaps, unmap_bytes: Number and total size in bytes of the ranges unmapped in expandable segments.
         ooms: Number of out-of-memory errors.
         retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
-            is an upper bound for the allocator's retries because ``torch.cuda.empty_cache`` also releases segments.
+            is an estimate of the allocator's retries: ``torch.cuda.empty_cache`` also releases segments, and a retry
+            may find no segments to release.
     """
 
     mallocs: int

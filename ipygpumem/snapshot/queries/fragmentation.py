@@ -49,7 +49,7 @@ class Fragmentation(Serializable):
         pieces: Number of free blocks.
         empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
         partly: Free memory in partly used segments, which only PyTorch can reuse.
-        private: Free memory in private pools, which only the CUDA graphs that own the pools can use.
+        private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
         derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because neither the file
             nor the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are
             then upper bounds, because a block may include a remainder of up to 1 MiB that was not split off.
@@ -209,9 +209,7 @@ def _reason(
             explanation += ", or was not used because of max_split_size_mb"
         sentences.append(f"The largest free block, {largest}, {explanation}.")
     else:
-        sentences.append(
-            f"PyTorch had a free block of up to {largest}, which may be in the private pool of a CUDA graph."
-        )
+        sentences.append(f"PyTorch had a free block of up to {largest}, which may be in a private pool.")
     if device_free is not None and device_free < segment:
         sentences.append(
             f"A new segment of {size(segment)} was needed, but only {size(device_free)} of device memory was free."

@@ -122,7 +122,7 @@ class ExpandableSegments(FreeBlocks):
         return start
 
     def _expandable_block(self, pool: int, rounded: int) -> int:
-        """Return the start of the first free or unmapped block from which enough adjacent memory is available."""
+        """Return the start of ``rounded`` bytes of adjacent free or unmapped memory, and add a range if necessary."""
         for unmapped in self._unmapped[pool]:
             start = end = unmapped if unmapped in self._bounds else self._starts.get(unmapped, unmapped)
             steps = 5

@@ -82,7 +82,8 @@ def excess(settings: AllocatorSettings) -> int:
 def is_limited_by_fraction(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> bool:
     """Return whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
 
-    The result applies to the last request that failed or, if none failed, to the end of the recording.
+    The result applies to the last request that failed or, if none failed, to the end of the recording. It is False if
+    the file does not show which limit was reached.
     """
     ooms, trace, reserved = timeline.trace.events(Action.OOM), timeline.trace, timeline.reserved
     if not len(ooms) or reserved is None:

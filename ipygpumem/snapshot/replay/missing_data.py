@@ -85,7 +85,7 @@ def with_smallest_requests(recording: Recording) -> Recording:
 
 
 def depends_on_requested_size(recording: Recording, settings: AllocatorSettings) -> bool:
-    """Return whether other settings may round the last request that failed to less than the recorded size."""
+    """Return whether the size to which ``settings`` round the last request that failed is unknown."""
     event = recording.last_failed
     if event is None or settings.divisions == recording.settings.divisions:
         return False
@@ -150,7 +150,7 @@ def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next block
     starts within 1 MiB of the end of the requested size, the block is assumed to end there. The same applies to the
     first higher address at which memory was allocated while the block existed. If neither address is that close, the
-    requested size is assumed. The second result contains the indices of these blocks.
+    requested size is assumed. The second result contains the indices of the blocks for which it is assumed.
     """
     segments, blocks, allocations = recording.initial.segments, recording.initial.blocks, recording.allocations
     owner = find_range(segments, blocks["address"])

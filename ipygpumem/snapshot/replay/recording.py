@@ -86,8 +86,8 @@ class Recording:
         initial: Segments and blocks before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
-            none failed, on the limit of reserved memory. The bounds are equal if the limit is known; the upper bound is
-            None if no request failed and no cached segments were freed in order to serve a request.
+            none failed, on the limit of reserved memory. The bounds are equal if the limit is known. The upper bound is
+            None if the recording does not show any.
         by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
         last_failed: Event of the last out-of-memory error; None if there is none.
         problem: Reason why the recording cannot be replayed; empty if it can be. If there is a reason, only the

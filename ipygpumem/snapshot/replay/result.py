@@ -64,8 +64,8 @@ class Replay:
         retries_reason: Reason why ``retries`` is None; otherwise empty.
         cuda_mallocs: Number of segments or ranges that were allocated or mapped.
         cuda_frees: Number of segments or ranges that were freed or unmapped.
-        limit_reason: Reason why `fits` and `smallest_capacity` are estimates for limits that the recording reached;
-            otherwise empty. It differs from ``reason`` only for the recorded settings.
+        limit_reason: Reason why `smallest_capacity` and results of `fits` can be estimates (see `is_estimate`). It is
+            empty for the grade ``"range"`` and can be non-empty for an exact replay with the recorded settings.
     """
 
     device: int
@@ -162,7 +162,7 @@ class Replay:
 
         The result is None if it depends on unknown addresses, on memory that was reserved before the recording began,
         or on the size of a failed request with ``roundup_power2_divisions``. If `is_short` is False, only one order of
-        addresses is replayed. The result is an estimate if ``limit_reason`` is not empty.
+        addresses is replayed. `is_estimate` returns whether the result is an estimate.
         """
         return self.fits_with_limits(parse_size(capacity)).fits
 
@@ -197,7 +197,7 @@ class Replay:
         return self._run.recording.work_limit
 
     def is_as_recorded(self, capacity: int) -> bool:
-        """Return whether all requests would be served within a limit at their recorded addresses."""
+        """Return whether it is known that all requests would be served within a limit at their recorded addresses."""
         by_fraction = self._by_fraction and (self.settings.expandable or self.settings.collection_threshold > 0)
         depends = by_fraction or self._run.recording.reached_limit
         return self._recorded and not self.reason and not depends and capacity >= self.reserved_peak

@@ -89,7 +89,8 @@ class AllocatorSettings:
         """Read settings in the format of the environment variable ``PYTORCH_ALLOC_CONF``.
 
         Raises:
-            OptionError: The text contains an unknown setting or a value that PyTorch does not accept.
+            OptionError: The text contains an unknown setting, a value that PyTorch does not accept, or a setting that
+                replays do not support, such as ``backend:cudaMallocAsync``.
         """
         check_argument("settings", text, str, "a string such as 'expandable_segments:True'")
         if len(text) > _MAX_LENGTH:

@@ -126,8 +126,8 @@ class SettingsComparison:
     def missing(self) -> int:
         """Number of bytes by which the limit would have to be raised so that some of the settings are sufficient.
 
-        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if some of the settings may
-        be sufficient within the limit.
+        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if the limit is unknown or
+        some of the settings may be sufficient within the limit.
         """
         items = (self.recorded, *self.alternatives)
         if self.limit is None or any(item.fits is not False for item in items):
@@ -159,7 +159,7 @@ def compare_settings(
     """Replay the recording of a device, by default `default_device`, with several settings.
 
     ``settings`` are in the format of ``PYTORCH_ALLOC_CONF``; by default, they are the default settings and `SETTINGS`.
-    ``capacity`` is a limit of reserved memory, such as ``"24 GiB"``.
+    ``capacity`` is a limit of reserved memory in bytes or as a string such as ``"24 GiB"``.
     """
     verification = cached_verification(
         snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device

@@ -167,7 +167,7 @@ def grade_of_replay(
     if pending := len(pending_frees(recording)[0]):
         reasons.append(f"{many(pending, 'free')} waited for another stream for an unknown time")
     if recording.has_private_pools:
-        reasons.append("there are private pools, whose use by CUDA graphs is unknown")
+        reasons.append("there are private pools, whose use by CUDA graphs or a MemPool is unknown")
     reasons += _unknown_of_failed_request(recording, settings)
     if recording.has_uncertain_retries:
         reasons.append(_UNCERTAIN_RETRIES)

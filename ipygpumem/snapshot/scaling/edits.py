@@ -81,11 +81,9 @@ class StepEdit:
         self.end[index] = self._events * _STRIDE
 
     def remove(self, indices: Ints) -> None:
-        """Remove allocations and their frees from the step."""
         self._removed[indices] = True
 
     def scale(self, indices: Ints, factor: float) -> None:
-        """Multiply the sizes of allocations by a factor."""
         self._coefficients = self._coefficients.copy()
         self._coefficients[indices] *= factor
 
@@ -195,7 +193,6 @@ class EditedRequests(StepRequests):
         edit.build(self)
 
     def source(self, number: int) -> int:
-        """Return the index of the allocation of the recorded step with the same line of code."""
         return int(self.sources[number])
 
 

@@ -101,7 +101,8 @@ def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -
 def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeModel:
     """Return a model with quadratic polynomials for the allocations whose sizes only these predict exactly.
 
-    At small sizes, a quadratic part can be too small to affect the peak. At least four sizes must have been recorded.
+    At small sizes, a quadratic part can be too small to affect the peak. ``model`` is returned unchanged if the step
+    has two axes or was recorded at fewer than four sizes.
     """
     if len(matched.size) > 1 or len({size for size, _ in matched.runs}) < _ENOUGH:
         return model

@@ -178,7 +178,6 @@ class MatchedRecordings:
         ]
 
     def deviations(self, model: SizeModel) -> tuple[PredictionDeviation, ...]:
-        """Return the deviations of the predictions from all runs."""
         peaks, pairs = self.peaks(model), zip(self.runs, self._counterparts, strict=True)
         own = self.size, self.step
         return tuple(
@@ -186,7 +185,6 @@ class MatchedRecordings:
         )
 
     def deviation(self, model: SizeModel, run: Run) -> PredictionDeviation:
-        """Return the deviation of the prediction from another run."""
         own = self.size, self.step
         return _compare(
             own, model.sizes(run[0]), run, _counterparts(own, run), self.peaks(model), irregular=model.irregular
@@ -260,7 +258,6 @@ def _compare(
 
 
 def _by_line(run: Run, indices: Ints, shares: Floats) -> list[UnmatchedAllocations]:
-    """Return the allocations with the given indices, summed by line."""
     size, step = run
     columns = (step.lines(indices), step.sizes[indices].tolist(), shares[indices].tolist())
     sums: dict[str, tuple[int, int, float]] = {}

@@ -73,7 +73,10 @@ class PredictionDeviation(Serializable):
 
     @property
     def peak_error(self) -> float:
-        """Difference between the peaks, relative to the recorded peak; positive if the prediction is too high."""
+        """Difference between the peaks, relative to the recorded peak; positive if the prediction is too high.
+
+        The value is 0 if the recorded peak is 0.
+        """
         return (self.predicted - self.recorded) / self.recorded if self.recorded else 0.0
 
 

@@ -13,7 +13,7 @@ def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredic
     """Return a predictor of the step that is based on ``runs``.
 
     For one variable, runs at the smallest sizes are excluded if the prediction is reliable only without them: they may
-    use other kernels. For two variables, the second is assumed to be a length, with quadratic sizes of allocations.
+    use other kernels. For two variables, sizes of allocations may grow quadratically with the second, such as a length.
     """
     if len(runs[0][0]) > 1:
         return RecordedStepPredictor.from_recordings(runs, ("automatic", "quadratic"), state, runs)

@@ -85,8 +85,8 @@ class SizeModel:
     def reserved_error(self) -> float:
         """Share by which predictions of reserved memory may be too low.
 
-        Reserved memory depends on whether tensors fit into the memory of freed workspaces. If they grow faster than the
-        size of the step, small runs do not show this.
+        Reserved memory depends on whether tensors fit into the memory of freed workspaces. If the tensors grow faster
+        than the size of the step, runs at small sizes do not show whether they fit.
         """
         irregular = self.irregular & np.isinf(self.limits)
         return _RESERVED_ERROR if max(map(len, self.nodes)) > len((0, 1)) and np.any(irregular) else 0.0
@@ -274,7 +274,10 @@ def _line(scales: Sequence[int], values: Sequence[float]) -> tuple[int, float, f
 
 
 def _bounds(sizes: Sequence[Size], values: Floats, powers: Powers) -> tuple[float, float]:
-    """Return the lowest and highest ratio of value to scale in the larger runs, relative to that in the last run."""
+    """Return the lowest and highest ratio of value to scale in the larger runs, relative to that in the last run.
+
+    If all larger runs have the same size, the lowest ratio is unknown, and 0 is returned.
+    """
     shares = np.asarray([math.prod(size) / math.prod(sizes[-1]) for size in sizes])
     scales = np.asarray([scale(size, powers) / scale(sizes[-1], powers) for size in sizes])
     proportions = (values / scales / max(values[-1], 1))[shares >= _SMALLEST_SHARE]

@@ -73,7 +73,7 @@ class StepRecording:
 
     @property
     def frees_segments(self) -> bool:
-        """Whether cached segments were freed during the step."""
+        """Whether cached segments, except expandable segments, were freed during the step."""
         return bool(np.any(self.timeline.trace.action[self.first + 1 : self.last + 1] == Action.SEGMENT_FREE))
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:

@@ -235,7 +235,7 @@ class RecordedStepPredictor(StepPredictor):
                 and all combinations of these sizes. The other recordings check the prediction; two recordings of the
                 same size show whether the step repeats its allocations.
             axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
-                ``"automatic"`` for quadratic if four sizes were recorded and linear does not fit. For several axes,
+                ``"automatic"``: quadratic if four sizes were recorded and linear does not fit. For several axes,
                 a sequence of these strings is also accepted.
             state: State from which the step will start; by default the state after the last of ``recordings``.
             runs: All runs of the step up to ``state``, in order, if there were no other runs in between.
@@ -289,7 +289,7 @@ class RecordedStepPredictor(StepPredictor):
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
-        """Return a predictor of the remaining axes for a fixed size on one axis. Raises `OptionError` if this fails."""
+        """Return a predictor of the remaining axis for a fixed size on ``axis``. Raises `OptionError` for one axis."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
             raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")

@@ -477,7 +477,8 @@ def test_largest_size(fake_gpu):
     few = ipygpumem.fit(step, [12, 2, 4, 6, 8])
     assert few.largest == 12
     assert "the largest of these values" in str(few)
-    with pytest.raises(OptionError, match=r"less than the .* that this process uses outside PyTorch"):
+    assert ipygpumem.fit(step, range(1, 4097), on=24 * GIB).label == f"{other.label[:-6]}24.0 GiB"
+    with pytest.raises(OptionError, match=r"not more than the .* that this process uses outside PyTorch"):
         ipygpumem.fit(step, range(1, 65), on="100 MiB")
 
 

@@ -607,7 +607,7 @@ def test_tensors_that_remain():
     [
         ({"device": None}, "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'"),
         ({"device": "cuda:0"}, "this machine has no GPU 'cuda:0': pass the memory"),
-        ({"device": "600 MiB"}, "'600 MiB' is less than the 690.0 MiB that CUDA itself uses: pass"),
+        ({"device": "600 MiB"}, "'600 MiB' is not more than the 690.0 MiB that CUDA itself uses: pass"),
         ({"device": "much"}, "much"),
         ({"on": "24 GiB"}, "device='24 GiB' requires dry=True, and cannot be combined with the argument on"),
         ({"dry": False}, "device='24 GiB' requires dry=True"),

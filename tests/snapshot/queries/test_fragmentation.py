@@ -45,7 +45,7 @@ def test_free_memory_of_private_pools_is_separate():
     memory = snapshot.fragmentation()
     assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
     text = "\n".join(fragmentation_lines(memory))
-    assert "   2.0 MiB  in private pools, which only their CUDA graphs can use" in text
+    assert "   2.0 MiB  in private pools, reserved for CUDA graphs or a MemPool" in text
     assert "private" not in "\n".join(
         fragmentation_lines(Snapshot.load({"segments": [default_segment]}).fragmentation())
     )

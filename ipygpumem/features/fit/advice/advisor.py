@@ -111,7 +111,6 @@ class Advisor:
         return list(self.run_contexts()) if self.run_contexts is not None else []
 
     def checkpointed(self, step: StepPredictor, blocks: Sequence[int]) -> StepPredictor:
-        """Return the prediction of the step with activation checkpointing of the blocks with the given indices."""
         return self._checkpoint_edit(step, blocks).apply()
 
     def block_order(self, step: StepPredictor, size: int) -> list[list[int]]:
@@ -144,7 +143,6 @@ class Advisor:
         return selections if not selections or selections[-1] == every else [*selections, every]
 
     def selection_name(self, blocks: Sequence[int]) -> str:
-        """Return the name of a change that checkpoints ``blocks``, such as ``"checkpoint 6 of 12 blocks"``."""
         return f"checkpoint {len(blocks)} of {many(len({call.block for call in self.observations.calls}), 'block')}"
 
     def _checkpoint_edit(self, step: StepPredictor, blocks: Sequence[int]) -> StepEdit:
@@ -236,7 +234,6 @@ class Advisor:
                 yield ChangeCandidate(context.name, context.kind, step, None, context.code, context.note)
 
     def _unused_variables(self, step: StepPredictor) -> Iterator[ChangeCandidate]:
-        """Yield the change that deletes the variables that the step does not use."""
         edit = StepEdit(step)
         names = [name for name, blocks in self.observations.unused if len(blocks)]
         if names:

@@ -180,7 +180,6 @@ class StepObserver:
                 self.updates[-1].end = self.position()
 
     def position(self) -> EventPosition:
-        """Return the current position in the recorded events."""
         return event_position()
 
     def _tensors(self, values: Any) -> list[Any]:

@@ -86,7 +86,10 @@ def _constructor(optimizer: Any) -> str:
 
 
 def _update_with(optimizer: Any, options: dict[str, bool]) -> ComputedUpdate | None:
-    """Return the update of an optimizer with other options, or None if it lacks an option or already uses them all."""
+    """Return the update of an optimizer with other options.
+
+    The result is None if the optimizer lacks an option or already uses them all, or if the update cannot be computed.
+    """
     torch = sys.modules["torch"]
     on_gpu = any(parameter.is_cuda for group in optimizer.param_groups for parameter in group["params"])
     with nullcontext() if on_gpu else cuda_kernels(torch):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def advice_tables(advice: Advice) -> list[Table]:
-    """Return the table of changes, and a table with the code of each change."""
     at = f"{advice.axis} {size_name(advice.size)}"
     if not advice.changes:
         return [Table(f"No known change reduces the peak at {at} by at least 1%.", (), (), advice.notes)]
@@ -44,7 +43,6 @@ def _cells(advice: Advice, change: PredictedChange) -> tuple[str, ...]:
 
 
 def trial_table(trials: Sequence[ChangeTrial]) -> Table:
-    """Return the table of predicted and measured peaks of runs with changes."""
     rows = (
         TableRow(
             trial.name, (size_name(trial.size), size(trial.predicted), size(trial.measured), f"{trial.error:+.1%}"), 1

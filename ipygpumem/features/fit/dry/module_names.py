@@ -34,7 +34,7 @@ class ModuleNames:
         return self._names.get(id(module)) or type(module).__name__
 
     def owner(self, tensor: Any) -> str:
-        """Return the label of the module that owns a parameter or a buffer."""
+        """Return the label of the module that owns a parameter or a buffer, or `OUTSIDE` for other tensors."""
         return self._owners.get(id(tensor), OUTSIDE)
 
     def is_owned(self, tensor: Any) -> bool:

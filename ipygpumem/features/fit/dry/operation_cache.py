@@ -35,7 +35,7 @@ class OperationCache:
         self._item = torch.ops.aten._local_scalar_dense.default
 
     def run(self, function: Any, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return the result of the operation ``function``, which ``kernel`` computes."""
+        """Return the result of the operation ``function``, which ``kernel`` computes if it is not cached."""
         if function is self._item and getattr(args[0], "constant", None) is not None:
             with self._torch._C._DisableTorchDispatch():
                 return args[0].constant.item()

@@ -100,11 +100,9 @@ def grouped_copies(torch: Any, copy: Callable[[Any], Any]) -> Any:
 
 
 def is_sparse(tensor: Any) -> bool:
-    """Return whether a tensor has a sparse layout."""
     return str(tensor.layout).startswith("torch.sparse")
 
 
 def refuse_sparse(tensor: Any) -> None:
-    """Raise `DataRequiredError` if a tensor has a sparse layout."""
     if is_sparse(tensor):
         raise DataRequiredError("uses a sparse tensor, whose memory usage cannot be estimated")

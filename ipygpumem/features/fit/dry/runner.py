@@ -18,7 +18,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import collect_garbage, is_library_file, pause_gc
 from ipygpumem.core.reading import AllocatorCounters
 from ipygpumem.core.redaction import redact_code
-from ipygpumem.core.units import GIB, MIB, many, parse_size
+from ipygpumem.core.units import GIB, MIB, many, parse_size, size_with_unit
 from ipygpumem.core.units import size as size_text
 from ipygpumem.features.fit.advice.contexts import AUTOCAST
 from ipygpumem.features.fit.advice.observer import StepObserver
@@ -111,7 +111,8 @@ class DryRunner:
         device: Memory of a GPU, such as ``"80 GiB"``, or the name of a GPU in this machine; None for the current GPU.
 
     Raises:
-        OptionError: PyTorch cannot be imported, ``device`` is invalid, or it is None and this machine has no GPU.
+        OptionError: PyTorch cannot be imported, ``device`` is invalid or names a GPU that this machine does not have,
+            or ``device`` is None and this machine has no GPU.
     """
 
     contexts = (AUTOCAST, BF16, DRY_OFFLOADING)
@@ -136,10 +137,10 @@ class DryRunner:
             self._total = parse_size(name)
             if self._total <= _OUTSIDE:
                 raise OptionError(
-                    f"{name!r} is less than the {size_text(_OUTSIDE)} that CUDA itself uses: "
+                    f"{name!r} is not more than the {size_text(_OUTSIDE)} that CUDA itself uses: "
                     "pass the memory of the GPU with a unit, such as '24 GiB'"
                 )
-            self._name, self._label = "GPU", f"with {name}"
+            self._name, self._label = "GPU", f"with {size_with_unit(name)}"
         elif not available:
             raise OptionError(f"this machine has no GPU {name!r}: pass the memory of the GPU, such as --on '24 GiB'")
         else:
@@ -169,7 +170,6 @@ class DryRunner:
         return nullcontext(OptimizerStateTracker())
 
     def describe(self, _: int, __: int | str | None) -> tuple[str, str]:
-        """Return the name and the label of the target GPU, as in the attributes of `Fit`."""
         return self._name, self._label
 
     def run(self, size: Size, *, record: bool = False, observer: StepObserver | None = None) -> DryRun:  # noqa: ARG002
@@ -214,7 +214,6 @@ class DryRunner:
         )
 
     def observer(self, blocks: Iterable[ModelBlock]) -> StepObserver:
-        """Return a new observer for one run of the step."""
         return DryRunObserver(self.torch, blocks, self.device)
 
     def release(self, saved: SavedState) -> None:
@@ -230,11 +229,9 @@ class DryRunner:
         return set_stance("force_eager")
 
     def devices(self) -> list[int]:
-        """Return a list with the index of the simulated GPU."""
         return [0]
 
     def current_device(self) -> int:
-        """Return the index of the simulated GPU."""
         return 0
 
     def available(self, _: int) -> MemoryCapacity:

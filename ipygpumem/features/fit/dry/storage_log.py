@@ -60,13 +60,12 @@ class StorageLog:
         self.requests.append((allocation, False))
 
     def use_permanent(self, allocation: SimulatedAllocation) -> None:
-        """Log that a permanent allocation is used."""
+        """Log the first use of a permanent allocation."""
         if id(allocation) not in self.first_uses:
             created = [item for item, freed in self.requests if not freed and item not in self._permanent]
             self.first_uses[id(allocation)] = len(created)
 
     def get(self, storage: Any) -> SimulatedAllocation | None:
-        """Return the allocation of a storage, or None if the storage has not been added."""
         entry = self._live.get(storage._cdata)
         return None if entry is None else entry[0]
 

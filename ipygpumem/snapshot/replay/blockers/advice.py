@@ -153,7 +153,10 @@ def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int |
 
 
 def _lowers_peak(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
-    """Return the peak of reserved memory in bytes, or None if it is not at least 5% below the value after ``event``."""
+    """Return the peak of reserved memory in bytes, or None if it is not at least 5% below the value after ``event``.
+
+    The result is also None if the reserved memory was not recorded.
+    """
     reserved = recording.timeline.reserved
     peak = 0
     for order in (False, True):

@@ -236,7 +236,7 @@ function fragmentation(state) {
   if (empty) sentences.push(`${size(empty)} is in unused segments, which torch.cuda.empty_cache() releases.`);
   if (partly) sentences.push(`${upTo}${size(partly)} is in partly used segments, which only PyTorch can reuse.`);
   if (state.private)
-    sentences.push(`${upTo}${size(state.private)} is in private pools, which only their CUDA graphs can use.`);
+    sentences.push(`${upTo}${size(state.private)} is in private pools, reserved for CUDA graphs or a MemPool.`);
   if (rounding) sentences.push(`Rounding takes up ${derived ? "at least " : ""}${fine(rounding)}.`);
   return sentences.map((text) => text[0].toUpperCase() + text.slice(1));
 }
