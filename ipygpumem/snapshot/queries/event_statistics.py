@@ -56,9 +56,9 @@ class CudaCallCounts(Serializable):
         maps, map_bytes: Number and total size in bytes of the ranges mapped in expandable segments.
         unmaps, unmap_bytes: Number and total size in bytes of the ranges unmapped in expandable segments.
         ooms: Number of out-of-memory errors.
-        retries: Number of times that segments were released right before an allocation or an out-of-memory error. This
-            is an estimate of the allocator's retries: ``torch.cuda.empty_cache`` also releases segments, and a retry
-            may find no segments to release.
+        retries: Number of times that segments were released right before new memory was allocated or mapped, or right
+            before an out-of-memory error. This is an estimate of the allocator's retries: ``torch.cuda.empty_cache``
+            also releases segments, and a retry may find no segments to release.
     """
 
     mallocs: int

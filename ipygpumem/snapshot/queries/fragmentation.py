@@ -26,8 +26,9 @@ class AllocationFit:
     Attributes:
         requested, rounded: Size of the allocation before and after rounding by the allocator.
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
-        block: Size of the smallest free block that PyTorch can use; None if there is no such block. Blocks in private
-            pools, and blocks that ``max_split_size_mb`` excludes, cannot be used.
+        block: Size of the smallest free block that PyTorch can use; None if there is no such block. Blocks that
+            ``max_split_size_mb`` excludes cannot be used. Blocks in private pools are considered only if an allocation
+            failed that belongs to a private pool or whose pool is unknown.
         segment: Size of the new segment that PyTorch allocates if there is no such block.
     """
 
@@ -42,13 +43,16 @@ class AllocationFit:
 class Fragmentation(Serializable):
     """Free memory inside the segments after an event. All sizes are in bytes.
 
+    The sum of ``empty``, ``partly`` and ``private`` is ``free``.
+
     Attributes:
         device, event: Device index and event index.
         reserved, requested: Total size of the segments, and total requested size of the blocks in use.
         free, largest: Total size of the free blocks, and size of the largest free block.
         pieces: Number of free blocks.
-        empty: Free memory in segments without blocks in use, which ``torch.cuda.empty_cache`` would release.
-        partly: Free memory in partly used segments, which only PyTorch can reuse.
+        empty: Free memory in segments of the default pool without blocks in use, which ``torch.cuda.empty_cache`` would
+            release.
+        partly: Free memory in partly used segments of the default pool, which only PyTorch can reuse.
         private: Free memory in private pools of CUDA graphs and of ``torch.cuda.MemPool``.
         derived: Whether the sizes of blocks in use are estimated as multiples of 512 bytes, because neither the file
             nor the recorded addresses determine them, and a replay does not reproduce the recording. Free sizes are

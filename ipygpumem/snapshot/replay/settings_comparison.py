@@ -51,7 +51,7 @@ class SettingsComparison:
             in the same way: ``"default settings"``, ``"recorded settings"``, or the settings of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. The bounds are
-            equal if the limit is known. None if there is no limit.
+            equal if the limit is known. None if nothing is known about a limit.
         capacity: Given capacity in bytes; None if there was none.
         blockers: Blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,
@@ -126,7 +126,7 @@ class SettingsComparison:
     def missing(self) -> int:
         """Number of bytes by which the limit would have to be raised so that some of the settings are sufficient.
 
-        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if the limit is unknown or
+        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if `limit` is None or
         some of the settings may be sufficient within the limit.
         """
         items = (self.recorded, *self.alternatives)

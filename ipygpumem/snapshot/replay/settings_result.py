@@ -25,7 +25,7 @@ class SettingsResult:
             other settings, they are the ``reserved_range`` of the replay. If the recording is long and the settings
             save less than 5%, both are the peak of the replay.
         fits: Whether all requests are served within the limit, that is, within each limit between the bounds of
-            `SettingsComparison.limit`; None if it is unknown, or if there is no limit.
+            `SettingsComparison.limit`; None if this is unknown, for example because no limit is known.
         fits_reason: Reason why it is unknown whether all requests are served, or why a positive result is an estimate;
             otherwise empty.
         baseline: Peak with the recorded settings to which ``peaks`` are compared: the recorded peak or, if the settings

@@ -57,13 +57,14 @@ class StepPredictor:
 
         ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
         ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default the recorded settings.
-        Raises `OptionError` if an argument is invalid or the step needs more than 64 TiB.
+        Raises `OptionError` if an argument is invalid or the step needs 64 TiB or more.
         """
         limit = None if capacity is None else parse_size(capacity)
         sizes, levels, event = self._sizes_levels_and_peak_event(size)
         requested = int(levels.max())
         if requested >= _MAX_BYTES:
-            raise OptionError(f"the size {size!r} is too large: the step needs more than {_MAX_BYTES // GIB:,} GiB")
+            text = " by ".join(f"{value:,}" for value in check_size(size))
+            raise OptionError(f"the size {text} is too large: the step needs {_MAX_BYTES // GIB:,} GiB or more")
         result = self._replay(sizes, limit, settings)
         outcome, retries, missing_bytes = replay_outcome(result), result.allocator.retries, 0
         failure = result.failure
@@ -285,7 +286,6 @@ class RecordedStepPredictor(StepPredictor):
     def deviation(
         self, size: int | Sequence[int], recording: SnapshotData | StepRecording
     ) -> results.PredictionDeviation:
-        """Compare the prediction for a size with a recording of the step at this size."""
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:

@@ -368,6 +368,21 @@ def test_temporary_tensors_are_not_workspaces(allocations, fake_gpu, power, free
     assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.01)
 
 
+def test_sizes_that_are_padded(allocations, fake_gpu):
+    """The peak is the same at all small sizes, which do not show how much memory larger sizes need."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - 600 * MIB, 0)
+    layer = nn.Linear(1024, 64)
+
+    def step(batch):
+        layer(torch.randn(-(-batch // 64) * 64, 1024)).sum().backward()
+
+    before = torch.cuda.memory_allocated()
+    result = ipygpumem.fit(step, range(2, 1 << 16))
+    assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
+
+
 @pytest.mark.parametrize("power", [1, 3])
 def test_sizes_that_are_too_close_together(allocations, fake_gpu, power):
     """Only exactly linear growth is predicted from sizes that are slightly larger than the smallest size."""
