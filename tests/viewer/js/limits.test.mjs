@@ -218,7 +218,7 @@ function collidingIntegers(count) {
 }
 
 test("addresses with the same hash are found quickly", () => {
-  const addresses = collidingIntegers(30_000);
+  const addresses = collidingIntegers(45_000);
   const measured = (run) => {
     const start = process.cpuUsage().user;
     run();
