@@ -128,13 +128,27 @@ class SizeSearch(RecordedRuns):
             yield size, "fit", None
         if not self.is_repeatable:
             yield first, "again", None
-            difference = abs(self._steps[0][1].own_peak - self._steps[-1][1].own_peak)
-            if difference > _MAX_DIFFERENCE * self._steps[0][1].peak:
-                runs = f"two runs at size {size_name(first)} differ by {precise_size(difference)} at their peaks"
-                raise FitError(f"{runs}: make the step allocate the same memory in each run")
+            self._check_repeatable(first, _MAX_DIFFERENCE)
         self.capacity = self.runner.limit(self.index, self.on)
         yield from self._checks(self._predict())
         self.capacity = self.runner.limit(self.index, self.on)
+
+    def _check_repeatable(self, size: Size, tolerance: float) -> None:
+        """Raise `FitError` if the peaks of the first and the last run at a size differ by more than ``tolerance``."""
+        first, *_, last = (step for at, step in self._steps if at == size)
+        difference = abs(first.own_peak - last.own_peak)
+        if difference > tolerance * min(first.peak, last.peak):
+            advice = "make the step allocate the same memory in each run"
+            if self._searches_algorithms():
+                advice += (
+                    ", for example with torch.backends.cudnn.benchmark = False: cuDNN's search for fast algorithms"
+                    " uses workspaces in the first run at a size"
+                )
+            runs = f"two runs at size {size_name(size)} differ by {precise_size(difference)} at their peaks"
+            raise FitError(f"{runs}: {advice}")
+
+    def _searches_algorithms(self) -> bool:
+        return bool(self.runner.torch.backends.cudnn.benchmark) and not self.runner.keeps_contents
 
     def _predict(self, until: Size | None = None) -> RecordedStepPredictor:
         """Predict the step from its runs at sizes up to ``until``, to which the last run must belong, or at all."""
@@ -168,6 +182,11 @@ class SizeSearch(RecordedRuns):
         far = max(size for size, _ in self._steps)[0] >= EXTRAPOLATION * max(self._confirmed, 1)
         if len(check) == 1 and far and not another_path:
             scaled, refusals = yield from self._held_out(scaled, refusals)
+        new = (self.code.axes[0].at_most(max(size for size, _ in self._steps)[0] - 1) or 0,)
+        is_new = new[0] > self._steps[0][0][0] and all(size != new for size, _ in self._steps)
+        if self._searches_algorithms() and len(check) == 1 and is_new and not refusals:
+            # the sizes so far are mostly multiples of each other, for which cuDNN may search among other algorithms
+            scaled, refusals = yield from self._checked(new, "verification", scaled, keep=True)
         if refusals:
             raise FitError(" ".join(refusals))
         self.scaled = scaled
@@ -211,6 +230,7 @@ class SizeSearch(RecordedRuns):
             yield (fitted,), "fit", None
             smaller = self._predict((int(largest[0] / EXTRAPOLATION),))
             scaled, reasons = yield from self._checked(largest, "verification", smaller, keep=True)
+            self._check_repeatable(largest, MAX_ERROR)  # the first run at a size may need more memory
             fitted = self._fitted_size()
             if not reasons or any(size == (fitted,) for size, _ in self._steps):
                 return scaled, reasons

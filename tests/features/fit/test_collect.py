@@ -383,6 +383,26 @@ def test_sizes_that_are_padded(allocations, fake_gpu):
     assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
 
 
+@pytest.mark.parametrize("benchmark", [False, True])
+def test_workspaces_of_the_first_run_at_a_size(allocations, monkeypatch, benchmark):
+    """With ``cudnn.benchmark``, cuDNN's search may use workspaces in the first run at some sizes."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    known_sizes = {2, 4, 8, 16, 32, 64}
+
+    def step(size):
+        x = torch.empty(size * MIB // 4)
+        if benchmark and size not in known_sizes:
+            known_sizes.add(size)
+            workspace = torch.empty(40 * MIB)
+            del workspace
+        y = torch.empty(size * MIB // 8)
+        del x, y
+
+    result = ipygpumem.fit(step, [2, 4, 8, 16, 32, 63, 64])
+    assert bool(result.refusal) == benchmark
+    assert ("The prediction for the size 63 differs" in result.refusal) == benchmark
+
+
 @pytest.mark.parametrize("power", [1, 3])
 def test_sizes_that_are_too_close_together(allocations, fake_gpu, power):
     """Only exactly linear growth is predicted from sizes that are slightly larger than the smallest size."""
