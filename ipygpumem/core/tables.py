@@ -23,7 +23,9 @@ _MAX_LEVEL = 100
 BAR_PIXELS = 96
 BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 
-HTML_START = '<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">'
+AS_TEXT = 'class="tex2jax_ignore mathjax_ignore"'
+"""Attribute of elements in which Jupyter does not typeset text between dollar signs."""
+HTML_START = f'<div {AS_TEXT} style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">'
 """Start tag of the element that contains the HTML of tables."""
 _TITLE = "text-align:left;padding:1px 12px 1px 0"
 _COLUMN = "text-align:right;padding:1px 12px;font-weight:normal;opacity:0.65"

@@ -7,6 +7,7 @@ from html import escape
 from itertools import accumulate
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.core.tables import AS_TEXT
 from ipygpumem.core.units import duration, many, pair, size
 
 _COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
@@ -97,7 +98,8 @@ def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: 
     if more:
         lines.append(f'<div style="opacity:0.65">{more}</div>')
     return (
-        '<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">'
+        f'<div {AS_TEXT} style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" '
+        'role="status" aria-live="off">'
         f"{''.join(lines)}</div>"
     )
 

@@ -7,7 +7,7 @@ from html import escape
 from ipygpumem.core.data_classes import dataclass
 from ipygpumem.core.reading import Accuracy, DeviceReading
 from ipygpumem.core.report import DeviceReport, HostReport, Report
-from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS
+from ipygpumem.core.tables import AS_TEXT, BAR_COLORS, BAR_PIXELS
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
 from ipygpumem.features.processes.table import other_process_sentence
 
@@ -85,7 +85,7 @@ class ShortReport:
         lines += [f"<div>{row}</div>" for row in other_rows]
         notes = [*self.outside, *self.processes, *self.notes]
         lines += [f'<div style="opacity:0.75">{escape(note)}</div>' for note in notes]
-        return "\n".join([f'<div style="{_MONOSPACE}">', *lines, "</div>"])
+        return "\n".join([f'<div {AS_TEXT} style="{_MONOSPACE}">', *lines, "</div>"])
 
 
 def _outside_sentences(report: Report) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from fakes.reports import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingInfo
-from ipygpumem.core.tables import html_tables
+from ipygpumem.core.tables import AS_TEXT, html_tables
 from ipygpumem.features.report.short_report import ShortReport
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 
@@ -61,8 +61,10 @@ def test_html_is_well_formed_and_has_inline_styles_only(html):
     elements = Elements(html)
     assert elements.open == []
     assert elements.names <= {"div", "span", "b", "table", "tr", "th", "td"}
-    assert elements.attributes <= {"style", "title"}
-    for text in ("<script", "<style", "<svg", "<iframe", "url(", "http", "position:", "class="):
+    assert elements.attributes <= {"class", "style", "title"}
+    assert html.startswith(f"<div {AS_TEXT} ")
+    assert html.count("class=") == 1
+    for text in ("<script", "<style", "<svg", "<iframe", "url(", "http", "position:"):
         assert text not in html
     for color in ("color:black", "color:white", "background:white", "color:#000", "color:#fff"):
         assert color not in html, "the text must be readable on dark and light pages"
