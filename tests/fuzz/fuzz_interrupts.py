@@ -99,6 +99,12 @@ def lost(code, functions):
     return "lost in ipygpumem"
 
 
+def _first_error(error):
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
 def terminal_shell():
     from IPython.terminal.interactiveshell import TerminalInteractiveShell
     from traitlets.config import Config
@@ -142,6 +148,10 @@ class Terminal:
             time.sleep(0.001)
         except KeyboardInterrupt:
             return "after the cell" if ended else "raised by run_cell"
+        except TypeError as error:  # IPython 7 cannot show tracebacks that contain an instruction without a line number
+            if "NoneType" not in str(error) or not isinstance(_first_error(error), KeyboardInterrupt):
+                raise
+            return "raised by run_cell"
         error = result.error_before_exec or result.error_in_exec
         if isinstance(error, KeyboardInterrupt):
             return "cell fails"
