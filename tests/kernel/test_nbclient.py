@@ -105,7 +105,7 @@ def test_html_shows_in_an_untrusted_notebook(executed):
     for cell in executed.cells:
         for bundle in displays(cell):
             Parser().feed(bundle["text/html"])
-    assert names <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@style", "@title"}
+    assert names <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@class", "@style", "@title"}
 
 
 def test_numbers_and_names_of_cells(executed):
