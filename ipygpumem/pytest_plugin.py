@@ -139,7 +139,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         cells = ["-" if value is None else signed(value) for value in values]
         terminalreporter.write_line("  ".join([*map(str.rjust, cells, widths), nodeid]))
     if len(sorted_tests) > _MAX_ROWS:
-        terminalreporter.write_line(f"and {many(len(sorted_tests) - _MAX_ROWS, 'more test')} with lower peaks")
+        terminalreporter.write_line(
+            f"and {many(len(sorted_tests) - _MAX_ROWS, 'more test')} with the same or lower peaks"
+        )
     if len(changed_tests) < len(tests):
         terminalreporter.write_line(
             f"not shown: {many(len(tests) - len(changed_tests), 'test')} with 0.0 MiB in all columns"

@@ -1,4 +1,4 @@
-"""A variant of `dataclasses.dataclass` whose classes share their generated methods.
+"""A variant of `dataclasses.dataclass` whose classes share all generated methods except ``__init__``.
 
 `dataclasses.dataclass` compiles up to six methods for each class, which need 15 KB for a class with six fields, and a
 notebook kernel with this package loads almost 90 data classes. Classes created by this variant need half as much

@@ -108,7 +108,8 @@ class DeviceReport(Serializable):
     def outside_peak(self) -> int | None:
         """Lower bound on peak memory outside PyTorch, relative to the start; None if no bound is known.
 
-        The value may include memory of a process that ran only during the measurement. See `ipygpumem.core.samples`.
+        The value may include the memory of a process that ran only during the measurement or, if per-process memory
+        usage is unknown, of any other process. See `ipygpumem.core.samples`.
         """
         bounds = [self.accounting_bound, None if self.sampled is None else self.sampled.change]
         return max((bound for bound in bounds if bound), default=None)
@@ -175,7 +176,7 @@ class DeviceReport(Serializable):
         return difference(self.before.retries, self.after.retries) or 0
 
     def has_changed(self, minimum: int) -> bool:
-        """Return whether this process changed its memory usage by at least ``minimum`` bytes.
+        """Return whether this process changed its memory usage, or its peak, by at least ``minimum`` bytes.
 
         The result is also true if an allocation failed, or succeeded only after PyTorch had released its cache. If
         per-process memory usage is unknown, changes below 16 MiB outside PyTorch are attributed to other processes.
@@ -195,11 +196,16 @@ class DeviceReport(Serializable):
         return self.before.source == self.after.source and self.after.source is not None
 
     @property
+    def _process_problem(self) -> str:
+        return (self.after if self.after.process is None else self.before).why
+
+    @property
     def grades(self) -> dict[str, Accuracy]:
         """Accuracy of each value, by name."""
         torch_problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
         torch_accuracy = exact_if_known(self.held, self.after.torch_why or "allocator counter", torch_problem)
-        problem = _DIFFERENT_SOURCES if self.process_wide else f"per-process memory usage is unknown: {self.after.why}"
+        problem = f"per-process memory usage is unknown: {self._process_problem}"
+        problem = _DIFFERENT_SOURCES if self.process_wide else problem
         return {
             **dict.fromkeys(("held", "pending", "cached"), torch_accuracy),
             "peak": self._peak_accuracy(torch_accuracy),
@@ -221,11 +227,13 @@ class DeviceReport(Serializable):
 
     def _outside_accuracy(self) -> Accuracy:
         if self.outside is None:
-            return make_accuracy("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
+            unread = [reading.torch_why for reading in (self.after, self.before) if reading.reserved is None]
+            problem = self.after.why if self.after.source is None else _DIFFERENT_SOURCES
+            return make_accuracy("unknown", unread[0] if unread else problem)
         if self.process_wide:
             reason = f"NVML's entry for this process minus PyTorch's reserved memory; {self.after.why}"
             return make_accuracy("exact", reason)
-        return make_accuracy("device", f"may include the memory of other processes: {self.after.why}")
+        return make_accuracy("device", f"may include the memory of other processes: {self._process_problem}")
 
     def _outside_peak_accuracy(self) -> Accuracy:
         sampled, accounting_bound = self.sampled, self.accounting_bound
@@ -233,7 +241,8 @@ class DeviceReport(Serializable):
             return Accuracy("sampled", "peak recorded by NVML for this process, minus PyTorch's peak reserved memory")
         problem = f"; {self.unsampled}" if self.unsampled else ""
         if sampled is None:
-            return make_accuracy("unknown", f"no sample exceeds the readings at the start and at the end{problem}")
+            reason = "no sample exceeds the readings at the start and at the end by more than 16 MiB"
+            return make_accuracy("unknown", f"{reason}{problem}")
         process = "a process that has ended" if self.process_wide else "another process"
         return Accuracy(
             "sampled",

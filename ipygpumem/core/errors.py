@@ -1,4 +1,4 @@
-"""Exceptions of this package. Magics show them as a ``UsageError`` with a one-line message."""
+"""Exceptions of this package. Magics show them as one line, usually as a ``UsageError``."""
 
 import reprlib
 from collections.abc import Iterable

@@ -30,10 +30,11 @@ _SNAPSHOT = re.compile(r"\.(pickle|pkl)(\.gz|\.xz)?$", re.IGNORECASE)
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Check that a file can be written and return its absolute path.
 
-    The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the path is empty,
-    refers to a directory or device, is not writable, or refers to a file that must not be replaced: a Python file, a
-    notebook or, unless ``kind`` is ``"snapshot"``, a snapshot. If ``kind`` is ``"log"``, the file may be of any of
-    these types, because a log is not replaced. ``kind`` and ``example`` are used in error messages.
+    The check creates and deletes a temporary file in the same directory. Raises `OptionError` if the file cannot be
+    written (for example, because the path refers to a directory or a device), or if an existing file must not be
+    replaced: a Python file, a notebook or, unless ``kind`` is ``"snapshot"``, a snapshot. If ``kind`` is ``"log"``, the
+    file may be of any of these types, because reports are appended to it. ``kind`` and ``example`` also occur in error
+    messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
@@ -214,12 +215,15 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Add ``flags_added`` to the flags of `os.open`. Raises `OSError` for pipes and devices, which can block."""
+    """Add ``flags_added`` to the flags of `os.open`.
+
+    Raises `OSError` for pipes, devices and files in ``/proc``, because reading them can block.
+    """
     flags_added |= _NON_BLOCKING  # opening a pipe would otherwise block until it has a writer
     with DeferredInterrupts():  # an interrupt in the opener would leave the file open
         file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | flags_added, 0o666))  # noqa: SIM115
     # /proc contains regular files that provide data only later, such as kmsg
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or os.path.realpath(file.name).startswith("/proc/"):
         file.close()
-        raise OSError(errno.EINVAL, "not a regular file; pipes and devices cannot be read")
+        raise OSError(errno.EINVAL, "not a regular file; pipes, devices and files in /proc cannot be read")
     return file

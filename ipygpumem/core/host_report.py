@@ -14,7 +14,7 @@ _RESIDENT = make_accuracy("exact", "resident memory of this process")
 _PEAK = make_accuracy("exact", "peak resident memory recorded by the operating system")
 _PINNED = make_accuracy("exact", "PyTorch's host allocator")
 _PINNED_NOT_COUNTED = make_accuracy(
-    "unknown", "CUDA is not initialized, or this version of PyTorch does not count pinned memory"
+    "unknown", "CUDA is not initialized or has failed, or this version of PyTorch does not count pinned memory"
 )
 
 

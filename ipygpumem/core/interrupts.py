@@ -1,6 +1,6 @@
-"""Context managers that defer interrupts (SIGINT).
+"""Context managers that defer interrupts (SIGINT), or permit interrupts while another context manager defers them.
 
-Without them, Python can raise `KeyboardInterrupt` between any two bytecode instructions.
+Without deferral, Python can raise `KeyboardInterrupt` between any two bytecode instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class DeferredInterrupts:
-    """Context manager that defers interrupts until it exits, so that its block always runs to its end.
+    """Context manager that defers interrupts until it exits, so that an interrupt cannot end its block early.
 
     If there was an interrupt, the program's signal handler is called on exit; it usually raises `KeyboardInterrupt`.
     The context manager can be nested. It has no effect in threads other than the main thread, or if the signal handler

@@ -86,9 +86,10 @@ _thread_dict = vars(threading.Thread)["__dict__"].__get__
 
 
 def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
-    """Return the names and values of the local variables in a frame; an empty list for the frame of a module.
+    """Return the names and values of the local variables in a frame.
 
-    Variables of enclosing functions are included, except on Python 3.12.
+    Variables of enclosing functions are included, except on Python 3.12. The list is empty for the frame of a module,
+    and if the variables cannot be read.
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         # in a class body, and in code executed with a separate dict, ``f_locals`` is the dict itself and not a copy
@@ -224,7 +225,7 @@ def _is_in_installation_folder(file: str) -> bool:
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
     """Return the innermost frame in the user's code, or the innermost frame if all frames are in libraries.
 
-    ``frames`` contains (file, line, function) tuples, innermost first. The result is None if it is empty.
+    ``frames`` contains (file, line, function) tuples, innermost first. The result is None if ``frames`` is empty.
     """
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 

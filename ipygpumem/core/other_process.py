@@ -72,7 +72,8 @@ class OtherProcessChange:
     The field names are also the keys in report files.
 
     Attributes:
-        before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device.
+        before, after: Memory usage at the start and the end in bytes; 0 if the process was not using the device, or if
+            its memory usage was unknown.
         event: What happened to the process during the measurement; empty if it used the device throughout.
     """
 

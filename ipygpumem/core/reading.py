@@ -98,7 +98,8 @@ class DeviceReading(Serializable):
         busy: Whether this process had pending work on the current stream of the device.
         torch_why: Reason why PyTorch's counters are missing or come from another source.
         listed: Process ID and memory usage (None if unknown) of each other process in NVML's list.
-        highest: Peak of ``process`` since the process started; None if the driver's accounting mode is off.
+        highest: Peak of ``process`` since the process started; None if unknown, for example because the driver's
+            accounting mode is off.
     """
 
     name: str
@@ -255,6 +256,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
     if reading.process is None:
         outside_accuracy = make_accuracy("device", f"may include the memory of other processes: {reading.why}")
     torch_problem = reading.torch_why or reading.why
+    outside_problem = torch_problem if reading.reserved is None else reading.why
     driver_problem = "the driver does not report its reserved memory"
     lines = [
         ("device total", reading.total, 0, device_accuracy, reading.why),
@@ -266,7 +268,7 @@ def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[
         ("allocated (tensors)", reading.allocated, 3, torch_accuracy, torch_problem),
         ("pending (freed, waiting for another stream)", reading.pending, 3, torch_accuracy, torch_problem),
         ("cached", reading.cached, 3, torch_accuracy, torch_problem),
-        ("outside PyTorch", reading.outside, 2, outside_accuracy, torch_problem),
+        ("outside PyTorch", reading.outside, 2, outside_accuracy, outside_problem),
         *((*line, outside_accuracy, "") for line in _outside_parts(reading, baseline)),
         ("other processes", reading.others, 1, process_accuracy, reading.why),
         ("unattributed", reading.unattributed, 1, process_accuracy, reading.why),

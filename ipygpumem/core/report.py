@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _FEATURES = ("limits", "lines", "modules", "outside", "profile")
-"""Features that define sections of a report. They are imported when a report is read from a file."""
+"""Features that define sections of a report. They are imported when a report is built from a dict."""
 CODE_WIDTH = 80
 _SEARCHED = 2_000
 """Number of characters searched for the first line of code, limited because cells may contain long literals."""
@@ -125,9 +125,10 @@ class Report(Serializable):
         modules: Memory by module, for each device, if requested.
         libraries: Memory outside PyTorch by library, for each device, if requested.
         profile: Trace and timeline; None if there are none.
-        neighbours: Other processes on the devices, with the changes in their memory. In a report that is created only
-            because of the settings, only processes whose memory changed.
-        code: First line of the code, redacted and truncated.
+        neighbours: Other processes on the devices, with the changes in their memory. A report that is created only
+            because of the settings omits processes that used the devices throughout and whose memory did not change.
+        code: First line of the code that is not a comment or cell magic, redacted and truncated; for a block, its
+            position.
     """
 
     devices: dict[str, DeviceReport]

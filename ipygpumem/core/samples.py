@@ -6,7 +6,8 @@ because reading PyTorch's counters would acquire the allocator's lock. An upper 
     memory outside PyTorch >= used - driver reserved - upper bound on PyTorch reserved - other processes
 
 The memory of other processes is known only at the start and the end of the measurement, and the larger value is
-subtracted. The result may include the memory of a process that started and ended in between.
+subtracted. The result may include the memory of a process that started and ended in between. If the memory of other
+processes is unknown, it is not subtracted, and the result may include its growth since the start.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def highest_outside(
 
     ``reserved(begin, end)`` returns an upper bound on PyTorch's reserved memory between two times, in bytes, or None if
     no bound is known. The result is None if no lower bound exceeds the growth between the two readings by more than
-    16 MiB, or if the readings come from different sources.
+    16 MiB, or if the memory in use on the device is unknown or comes from different sources.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:

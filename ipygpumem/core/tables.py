@@ -87,7 +87,7 @@ def _printable_table(table: Table) -> Table:
 
 
 def _printable_row(row: TableRow) -> TableRow:
-    """Replace control characters and limit the numbers in a row, because reports from files can contain any values."""
+    """Replace control characters, and limit lengths and numbers, because reports from files can contain any values."""
     return replace(
         row,
         label=_clip(_printable(row.label)),

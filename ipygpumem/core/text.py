@@ -8,7 +8,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 _FORMULA = re.compile(r"(^|;)(?=[\s\x22\u00ad\u180e\u200b-\u200d\u2060-\u2064\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """Start of a formula after invisible characters or quotation marks, including full-width signs.
 
-In some languages, ``;`` ends a cell. A quotation mark is doubled in CSV files, which is an empty string in a new cell.
+In some languages, ``;`` separates the cells of a CSV file. Because a CSV file contains each quotation mark of a text
+twice, the cell after a ``;`` can then start with an empty string in quotation marks.
 """
 _LONG_WORD = re.compile(r"\S{501,}")
 _MESSAGE = 1000

@@ -219,7 +219,8 @@ class CellMeasurements:
     def measure(self, options: CellOptions, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Measure a call to ``run``, show the report, and return a tuple of the result of the call and the report.
 
-        Exceptions raised by ``run`` propagate. The report is None if it could not be created.
+        Exceptions raised by ``run`` propagate. The report is None if it could not be created. Raises
+        `GPUMemLimitExceeded` if the call exceeded a limit.
         """
         __tracebackhide__ = True
         outer = self._magics.claim_cell()
@@ -263,7 +264,7 @@ class CellMeasurements:
         return finished
 
     def close(self) -> None:
-        """Finish the measurements of all running cells and save their recordings before the extension is unloaded."""
+        """End the measurements of all running cells, and save their recordings and profiles."""
         for cell in [cell for stack in self.running.stacks.values() for cell in stack]:
             measurement, plan = cell.measurement, cell.plan
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):

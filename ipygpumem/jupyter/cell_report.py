@@ -90,7 +90,7 @@ class ReportPresenter:
         self.send: Callable[[Report], None] | None = None
 
     def default_plan(self) -> MeasurementPlan:
-        """Return the plan for cells without options, which is cached to reduce the overhead of each cell."""
+        """Return the plan for cells without options. Most plans are cached to reduce the overhead of each cell."""
         magics = self._magics
         settings = magics.values
         outside = settings.outside == "library"

@@ -108,7 +108,7 @@ class DisplayMixin:
 
 
 def is_captured(request: str | None) -> bool:
-    """Return whether an ``ipywidgets.Output`` captures the output of the execution request with this message ID.
+    """Return whether an ``ipywidgets.Output`` may capture the output of the execution request with this message ID.
 
     Such a widget captures all output of the request, including output from other threads. During this time, front ends
     ignore updates of displays outside the widget. This function does not import ipywidgets.

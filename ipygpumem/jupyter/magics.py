@@ -91,7 +91,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
         return codes, functools.partial(run_statement, self.shell, code, None)
 
     def claim_cell(self) -> RunningCell | None:
-        """Return this thread's outermost cell. Suppress its automatic report if it is a ``%gpumem`` line."""
+        """Return this thread's outermost cell. Suppress its automatic report if it consists of one ``%gpumem`` line."""
         outer = next(iter(self.cells.running.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True

@@ -136,7 +136,10 @@ _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
-    """Return the lines of a cell, with a call to a line magic in place of a ``%%gpumem`` line at the start."""
+    """Return the lines of a cell, with a call to a line magic in place of a ``%%gpumem`` line at the start.
+
+    With ``--help``, the body is omitted. With ``--engines``, the lines are returned unchanged.
+    """
     match = _FIRST_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines

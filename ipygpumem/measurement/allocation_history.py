@@ -184,7 +184,7 @@ class AllocationHistory:
         context: Events that should have stacks: ``"all"``, ``"alloc"`` (only allocations), or None for no stacks.
         pauses: Whether stacks of frees are not recorded during backward passes, because of a bug in PyTorch.
         lost: Reason why events are missing; empty if no events are known to be missing.
-        started_us: Start of the recording in microseconds since the Unix epoch; 0 before `start`.
+        started_us: Time of the call to `start` in microseconds since the Unix epoch; 0 before the call.
     """
 
     def __init__(self, active: ActiveRecording, options: RecordingOptions) -> None:

@@ -145,8 +145,8 @@ class Measurement:
     def begin(self, previous: Reading | None = None) -> None:
         """Make the first reading and start the timer. If this raises an exception, the caller must call `abandon`.
 
-        Unless there is a recorder or an observer, values of ``previous``, which is the second reading of a measurement
-        that has just ended, are used again (see `DeviceMonitor.read`).
+        Values of ``previous``, which is the second reading of a measurement that has just ended, are used again (see
+        `DeviceMonitor.read`), unless there is a recorder or an observer, or the host's peak is reset.
         """
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks

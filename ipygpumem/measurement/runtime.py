@@ -87,8 +87,8 @@ class Runtime:
     def preload(self, mode: Literal["kernels", "context", "off"] = "kernels", *, reset_peaks: bool = True) -> Baseline:
         """Initialize CUDA, run common kernels, and set and return the baseline.
 
-        If ``mode`` is ``"context"``, no kernels are run; if it is ``"off"``, CUDA is not initialized either. If CUDA
-        cannot be initialized or a kernel fails, the ``note`` of the baseline states the reason.
+        If ``mode`` is ``"context"``, no kernels are run; if it is ``"off"``, CUDA is not initialized either. If a step
+        fails or is omitted, the ``note`` of the baseline states the reason.
         """
         if mode == "off":
             return self.take_baseline(note=PRELOAD_OFF)

@@ -127,7 +127,7 @@ class SampleWindow:
     def outside_peaks(
         self, before: Reading, after: Reading, peaks: Mapping[str, PeakCounters]
     ) -> dict[str, OutsidePeak]:
-        """Return lower bounds on peak memory outside PyTorch by device name, if they exceed both readings."""
+        """Return lower bounds on peak memory outside PyTorch by device name. Devices without a bound are omitted."""
         bounds: dict[str, OutsidePeak] = {}
         for index, track in tuple(self.tracks.items()):
             name = f"cuda:{index}"

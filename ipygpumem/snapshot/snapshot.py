@@ -162,7 +162,7 @@ class Snapshot(EventRangeQueries):
 
         Args:
             device: Device index; None for all devices.
-            last: Number of errors to analyze per device, starting from the latest; None for all errors.
+            last: Number of errors to analyze per device, starting from the latest; None or 0 for all errors.
         """
         from ipygpumem.snapshot.queries.fragmentation import explain_oom
         from ipygpumem.snapshot.replay.block_sizes import with_block_sizes

@@ -110,7 +110,10 @@ def segments() -> list[dict[str, Any]]:
 
 
 def memory_limit(index: int) -> int | None:
-    """The result is None if no limit is set (``set_per_process_memory_fraction``), or before PyTorch 2.10."""
+    """Return the limit of PyTorch's reserved memory that ``set_per_process_memory_fraction`` has set, in bytes.
+
+    The result is None if no limit is set or it cannot be read, as before PyTorch 2.10.
+    """
     cuda = sys.modules["torch"].cuda
     fraction = attempt(lambda: cuda.memory.get_per_process_memory_fraction(index))
     total = attempt(lambda: cuda.get_device_properties(index).total_memory)

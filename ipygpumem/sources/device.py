@@ -84,7 +84,7 @@ class Device:
     _process: tuple[DeviceMemory | None, float, int | None] = (None, 0.0, None)  # with the memory and time of the list
     _newest: tuple[Any, ...] = ()
     _readings: dict[bool | None, tuple[tuple[Any, ...], tuple[Any, ...], DeviceReading]] = field(default_factory=dict)
-    """Inputs, values and object of the newest reading for each value of ``busy`` (None before a measured cell)."""
+    """Inputs, values and object of the newest reading for each value of ``busy`` (None if it was not checked)."""
 
     def __post_init__(self) -> None:
         self.name = f"cuda:{self.index}"
@@ -122,7 +122,7 @@ class Device:
         try:
             self._verify(torch, self.nvml, reserved)
         except Exception as error:  # NVML or a kernel has failed, but other values can still be read
-            self._set_mode("device", f"per-process memory usage is unknown: {first_line(error)}")
+            self._set_mode("device", f"this process cannot be identified in NVML's process list: {first_line(error)}")
 
     def _set_mode(self, mode: Mode, reason: str, own_pid: int | None = None) -> None:
         self.mode, self.reason, self.own_pid = mode, reason, own_pid
@@ -159,8 +159,9 @@ class Device:
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
         """Allocate and free ``nbytes``. Return a tuple ``(pids, device_changed)``; None if the allocation fails.
 
-        ``pids`` contains the PID of each process whose memory usage increased by ``nbytes`` during the allocation, and
-        ``device_changed`` is true if the memory usage of the whole device increased as well.
+        ``pids`` contains the PID of each process whose memory usage increased by about ``nbytes`` at that time.
+        ``device_changed`` is true if the memory usage of the whole device increased as well or, if it is unknown, if
+        ``pids`` is not empty.
         """
         before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
@@ -228,7 +229,7 @@ class Device:
         return values
 
     def _read_processes(self, nvml: Nvml, own_pid: int) -> int | None:
-        """Update ``listed`` and ``others``. Return the memory usage of this process in bytes; None if unknown."""
+        """Return the memory usage of this process in bytes. If it is None (unknown), keep ``listed`` and ``others``."""
         entries = nvml.processes(self.handle, graphics=self.graphics)
         process = entries.pop(own_pid, None) or None  # missing and 0 both mean unknown
         listed = tuple(entries.items())

@@ -70,7 +70,7 @@ class DeviceMonitor:
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
         """Convert names such as ``0`` and ``cuda`` to the form ``cuda:0``.
 
-        Raises `DeviceError` if a device does not exist.
+        Raises `DeviceError` if a name is invalid or a device does not exist.
         """
         return tuple(dict.fromkeys(_existing_device(str(name)) for name in names))
 
@@ -112,8 +112,9 @@ class DeviceMonitor:
 
         If ``available`` is true, the result includes the available host memory; if ``busy`` is true, it states whether
         each device has pending work. ``read_allocator`` reads the allocator counters of a device with a context. If
-        ``previous`` is a reading that is at most 50 ms old, only the allocator counters are read, and other values are
-        read again only for a device on which PyTorch has allocated or freed a segment since.
+        ``previous`` is a reading that is at most 50 ms old, its host values and the latest values of the driver are
+        reused. The values of the driver are read again only for a device without a context, or if PyTorch has since
+        allocated or freed a segment on the device.
         """
         now, torch = time.time(), self.find_devices()
         if previous is not None and not (previous.devices and 0 <= now - previous.time <= _LIFETIME):
@@ -146,7 +147,7 @@ def _existing_device(text: str) -> str:
 def _read(
     torch: Any, device: Device, read_allocator: ReadAllocator, *, capturing: bool | None, busy: bool
 ) -> DeviceReading:
-    """If ``capturing`` is None, the driver's values are reused unless segments have changed."""
+    """If ``capturing`` is None, the driver's values are reused for a device with a context, unless segments changed."""
     try:
         driver = device.latest if capturing is None else None
         if driver is None or not driver.context:
@@ -176,4 +177,4 @@ def _read_statistics(device: Device, read_allocator: ReadAllocator) -> tuple[all
     try:
         return read_allocator(device.index), device.counter_source
     except Exception as error:
-        return None, f"the allocator backend provides no counters: {first_line(error)}"
+        return None, f"PyTorch's counters cannot be read: {first_line(error)}"

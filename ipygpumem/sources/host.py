@@ -61,7 +61,7 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """The values are in bytes. The result is None if they cannot be read.
+    """Return the resident memory and its peak in bytes; None if they cannot be read.
 
     A single read is three times as fast as psutil.
     """

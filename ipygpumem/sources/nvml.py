@@ -77,7 +77,7 @@ class Nvml:
     def _call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self._pynvml, name, None)
         if function is None:
-            raise NvmlError(f"this version of nvidia-ml-py has no {name}")
+            raise NvmlError(f"this version of nvidia-ml-py has no {name}: pip install --upgrade nvidia-ml-py")
         try:
             return function(*arguments)
         except self._pynvml.NVMLError as error:
@@ -185,7 +185,7 @@ class Nvml:
             return _Buffers(self._pynvml.nvmlMemory_v2, _INITIAL_CAPACITY)
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
-        """The overhead of pynvml's wrapper would double the time."""
+        """Call a C function of NVML and return the result code. pynvml's wrapper would take twice as long."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:
@@ -199,7 +199,7 @@ class Nvml:
 def missing_entry_reason(entries: dict[int, int | None]) -> str:
     """``entries`` is NVML's process list: memory usage by PID."""
     if not entries:
-        return "NVML lists no processes: this container hides them"
+        return "NVML lists no processes, probably because this process runs in a container"
     if all(size is None for size in entries.values()):
         return "NVML does not report per-process memory usage on this system (WSL2, Windows)"
     if any(entries.get(pid) == 0 for pid in namespace_pids()):

@@ -134,7 +134,7 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set the callback for out-of-memory errors, or remove it if it is None. Return whether this is supported.
+    """Set the callback for out-of-memory errors, or remove it if it is None. Return whether this succeeded.
 
     ``callback(device, requested, limit, free)`` is called with the index of the device, the requested size, the memory
     limit and the free memory of the device. Sizes are in bytes.
@@ -208,7 +208,7 @@ class FunctionWrappers:
 
 
 def remove_own_frames(error: BaseException) -> None:
-    """Remove this package's wrappers from an exception's traceback, which should contain only the user's frames."""
+    """Remove this package's frames from the start of a traceback, so that it starts in the user's code."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         frames = error.__traceback__ = frames.tb_next

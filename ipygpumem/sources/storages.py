@@ -43,7 +43,7 @@ class StorageLocation(NamedTuple):
 
     @property
     def rounded_size(self) -> int:
-        """Size in bytes, as rounded by the allocator of the device."""
+        """Size in bytes, on CUDA devices rounded up to a multiple of 512 bytes."""
         return -(-self.size // _ROUNDING) * _ROUNDING if self.device.startswith("cuda") else self.size
 
 
@@ -102,7 +102,7 @@ class StorageInspector:
                 yield
 
     def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
-        """A sparse tensor has several storages."""
+        """Return (storage, location) pairs. A sparse tensor has several storages; a tensor without memory has none."""
         try:
             layout = self._layout(tensor)
             if layout is not self._strided and str(layout).startswith("torch.sparse"):
@@ -118,7 +118,8 @@ class StorageInspector:
         """Return the tensors that are independent of autograd and of other tensors, their storages and their locations.
 
         These tensors are strided, do not require gradients, and have no gradient and no base tensor. The three lists
-        have the same order. They are empty if a storage cannot be read or belongs to several of the tensors.
+        have the same order. They are empty if a storage cannot be read, has no memory or belongs to several of the
+        tensors, or if a tensor is a lazy (copy-on-write) clone.
         """
         try:
             properties = (self._requires_grad, self._grad, self._view_base, self._layout)

@@ -33,7 +33,7 @@ class Environment(Serializable):
     Attributes:
         packages: Versions of packages; None for a package that is not installed.
         torch: Reason why PyTorch's GPU memory cannot be measured; None if it can be measured.
-        cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch has not been imported.
+        cuda: CUDA version of the PyTorch build; None for a build without CUDA, or if torch cannot be imported.
         nvml: Reason why NVML is unavailable; None if it is available.
         devices: Product name and total memory in bytes of each device listed by NVML.
         mode: Attribution of the memory usage of the first device in use (see `DeviceReading`), and its reason; None if

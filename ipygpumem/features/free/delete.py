@@ -79,7 +79,7 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
 
 
 def delete_variables(shell: Any, names: Iterable[str]) -> list[str]:
-    """Delete variables, and references to their values in outputs and in the last exception.
+    """Delete variables, references to their values in outputs, and the last exception if it refers to a value.
 
     Returns descriptions of the deleted objects.
     """

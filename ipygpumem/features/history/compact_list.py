@@ -44,6 +44,7 @@ class CompactList(Generic[_Item]):
 
     Args:
         uncompressed: Number of newest items that are never compressed.
+        compresses: Whether older items are compressed.
     """
 
     def __init__(self, uncompressed: int, *, compresses: bool) -> None:

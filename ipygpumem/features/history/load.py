@@ -224,7 +224,7 @@ _MAX_UNWRITTEN = 1000
 class ReportLog:
     """Log file to which several processes and threads can append reports.
 
-    The constructor raises `OptionError` if the file is not writable, or contains data other than reports.
+    The constructor raises `OptionError` if the file is not writable, or is not empty and does not start with a report.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -241,7 +241,10 @@ class ReportLog:
             raise OptionError(f"{path} is not a log: reports can be appended only to a new file or an existing log")
 
     def write(self, report: Report) -> None:
-        """Append a report. If this fails, print a warning, and append the report together with the next report."""
+        """Append a report. If this fails, keep the report and append it together with the next report.
+
+        A failure is reported on stderr unless its cause is the same as before. At most 1,000 reports are kept.
+        """
         if self._process != os.getpid():  # another thread may have held the lock when this process was forked
             self._process, self._lock = os.getpid(), threading.RLock()
             self._unwritten.clear()

@@ -259,13 +259,15 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
     """Return a note that compares a report with the report of the previous run of the same code.
 
-    If ``always`` is false, return None unless a value differs by at least ``threshold`` bytes.
+    Return None if no exact value of one report can be compared with the other report. If ``always`` is false, also
+    return None unless an exact value differs by at least ``threshold`` bytes.
     """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
-    parts = []
+    parts, is_compared = [], False
     for before, now in pairs:
         values = {name: (getattr(before, name), getattr(now, name)) for name in _PATTERNS if _exact(name, before, now)}
+        is_compared |= bool(values)
         if any(abs(new - old) >= max(threshold, VISIBLE) for old, new in values.values()):
             labels = [
                 _PATTERNS[name].format(signed(old) if abs(old) >= VISIBLE else "0")
@@ -276,7 +278,7 @@ def previous_run_note(report: Report, earlier: Report, threshold: int, *, always
     title = "previous run" if earlier.cell is None else f"previous run, In [{earlier.cell}]"
     if parts:
         return f"{title}: {'; '.join(parts)}, {duration(earlier.seconds)}"
-    return f"{title}: same memory usage, {duration(earlier.seconds)}" if always and pairs else None
+    return f"{title}: same memory usage, {duration(earlier.seconds)}" if always and is_compared else None
 
 
 def _exact(name: str, *rows: ReportRow) -> bool:

@@ -104,7 +104,8 @@ class Reports(Sequence["Report"]):
     def log(self) -> str | None:
         """Path of the file to which each new report is appended as a line of JSON; None if there is no log.
 
-        Assigning a path raises `OptionError` if the file is not writable or contains data other than reports.
+        Assigning a path raises `OptionError` if the file is not writable, or is not empty and does not start with a
+        report.
         """
         return None if self._log is None else str(self._log.path)
 

@@ -25,7 +25,7 @@ from ipygpumem.sources.storages import StorageLocation
 _HOST = "cpu"
 _CELL_LIMIT = 5.0  # seconds
 _UNREACHED = "not reachable from Python: autograd graphs, C++ objects"
-_NOT_FOUND = "not found within the time limit of the search"
+_NOT_FOUND = "not found within the limits of the search"
 _PRIVATE = "private pools, such as those of CUDA graphs"
 _NEW = "allocated by other threads during the search"
 _WORKSPACE = "cuBLAS workspace from the preload"
@@ -48,8 +48,8 @@ def holders(
 
     Args:
         roots: Objects at which the search for names starts. By default, these are the notebook's variables, outputs and
-            tracebacks if the extension is loaded, and otherwise the variables of ``__main__``. Imported modules and
-            running threads are always searched.
+            tracebacks if the extension is loaded, and otherwise the variables of ``__main__`` and the last exception.
+            Imported modules and running threads are always searched.
         device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for host memory. The default is
             all GPUs.
         host: Whether to include tensors in host memory. By default, they are included only if there is no GPU.
@@ -62,8 +62,9 @@ def holders(
             and the user's modules.
 
     Returns:
-        The holders, largest first, with sizes in bytes as rounded by PyTorch's allocator. On each device, their sizes
-        and the memory for which no Python object was found add up to ``torch.cuda.memory_allocated()``.
+        The holders, largest first, with sizes in bytes as rounded by PyTorch's allocator. Without ``since``, their
+        sizes on each GPU and the memory for which no Python object was found add up to
+        ``torch.cuda.memory_allocated()``.
 
     Raises:
         OptionError: An argument is invalid.
@@ -187,7 +188,7 @@ class _BlockAssignment:
                 " another process or belongs to another library"
             )
         if not search.complete:
-            self.notes.append(f"the search reached its time limit ({search.seconds:.1f} s); some names may be missing")
+            self.notes.append(f"the search reached a limit after {search.seconds:.1f} s; some names may be missing")
 
     def _by_block(
         self, named_storages: list[model.NamedStorage]

@@ -38,7 +38,10 @@ class ListElements:
         self.groups: dict[int, dict[int, tuple[Any, Any, StorageLocation]]] = {}
 
     def take_tensors(self, container: Any, items: list[Any]) -> list[Any]:
-        """Add the tensors among ``items`` to which only ``container`` refers, and return the other items."""
+        """Take the tensors among ``items`` that meet the conditions of the class, and return the other items.
+
+        Such tensors on devices that are not searched are neither stored nor returned.
+        """
         tensor_class = self._types.tensor_class
         counts = list(map(sys.getrefcount, items))  # first, because `compress` also refers to the items
         is_only_reference = map(_count_of_only_reference().__eq__, counts)

@@ -249,7 +249,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return pairs (line of code, bytes) of the lines that allocated the most memory of ``blocks``, at most three."""
+    """Return pairs (line of code, bytes) of up to three lines that allocated the most memory of the largest blocks."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))

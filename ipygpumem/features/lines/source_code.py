@@ -143,7 +143,10 @@ def with_statement_region(file: str, line: int, source: SourceCode, name: str) -
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """Properties are not read. ``name`` is, for example, ``model.blocks[0]``. Raises `OptionError` if undefined."""
+    """Return the object with a name such as ``model.blocks[0]``, without reading properties.
+
+    Raises `OptionError` if the name is not defined.
+    """
     try:
         first = _FIRST_NAME.match(name)
         if first is None:

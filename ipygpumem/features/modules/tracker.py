@@ -242,7 +242,8 @@ class ModuleTracker:
 
     def _scan(self, *, states: bool = True) -> None:
         if self._address_count > _MAX_ADDRESSES:
-            self.problem = f"only {_MAX_ADDRESSES:,} storage addresses were recorded: measure fewer steps to record all"
+            count = f"{self._address_count:,}"
+            self.problem = f"only {count} storage addresses were recorded: measure fewer steps to record all"
             return
         with self.phases.not_counted():
             addresses = self._storages.addresses(states=states)

@@ -41,8 +41,8 @@ def failure_report(
 ) -> OutOfMemoryReport | None:
     """Return the report on the allocations that failed in a cell, or None if no failure was recorded.
 
-    If the code caught the error, the report contains the holders at the first failure. Otherwise, it contains the
-    current holders, including local variables of the failed code.
+    If the code caught the error, the report contains the holders at the first failure, if they are known. Otherwise, it
+    contains the current holders, including local variables of the failed code.
 
     ``count`` is the number of failures, including those that were not recorded. ``snapshot`` is the path of the
     allocation history that was saved at the first failure, if any. ``cell`` is None if its source code is unknown.

@@ -149,7 +149,8 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)
 def fit_command(source: str, line: int, variables: Mapping[str, Any]) -> str:
     """Return a command such as ``%gpumem fit batch=1..512 step(batch)`` for the code on a line.
 
-    The command is empty if it is unclear which variable or argument determines the size.
+    The command is empty if it is unclear which variable or argument determines the size, or if the code cannot run
+    separately or is too long.
     """
     try:
         statements = _statements(ast.parse(source).body, line)

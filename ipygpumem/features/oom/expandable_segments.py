@@ -38,8 +38,8 @@ class ReplayTimeLimit:
 def with_expandable_segments(snapshot: Snapshot, failure: FailedAllocation, replay_time: ReplayTimeLimit) -> str:
     """Return a sentence on whether expandable segments would have prevented a failure; empty if this is unknown.
 
-    ``snapshot`` is the allocation history that was saved when the allocation failed. The time for loading it also
-    counts.
+    ``snapshot`` is the allocation history that was saved when the allocation failed. The time for loading it is
+    part of ``replay_time``.
     """
     reserved = None if failure.reading is None else failure.reading.reserved
     device = int(failure.device.removeprefix("cuda:"))

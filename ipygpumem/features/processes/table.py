@@ -21,7 +21,7 @@ _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 
 
 def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
-    """Return a summary such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``; empty without changes."""
+    """Return a summary such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``; empty if nothing changed."""
     visible = [change for change in changes if change.device == device and is_visible(change.change)]
     parts = [
         f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"

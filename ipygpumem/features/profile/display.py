@@ -94,7 +94,7 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """Columns such as ``0/time`` are in nanoseconds since the start of the earliest timeline."""
+    """The columns ``0/time``, ``1/time`` and so on are in nanoseconds since the start of the earliest timeline."""
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {

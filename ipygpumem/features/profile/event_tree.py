@@ -1,7 +1,8 @@
 """Read torch.profiler's event tree, a private interface that no other module of this package uses.
 
 The tree contains events for operators, allocations, frees and Python calls. Each outermost event that is an operator
-with a schema or a function of a backward pass becomes a `DataFlowNode`, which includes all events inside it.
+with a schema, a function of a backward pass, an allocation or a free becomes a `DataFlowNode`, which includes all
+events inside it.
 """
 
 from __future__ import annotations
@@ -157,7 +158,8 @@ class _EventTreeReader:
     def _add_tensor(self, tensor: Any) -> int | None:
         """Return the index of a tensor, or None if its storage was not identified.
 
-        If the allocation of the tensor was not recorded, the size of its storage is computed from its shape.
+        If neither the allocation nor the free of a strided tensor was recorded, the size of its storage is computed
+        from the sizes and strides of the tensor.
         """
         number = self._index_of(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:

@@ -26,7 +26,7 @@ from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 _OTHER_THREAD = (
-    "a profiler cannot be started in this thread because %%gpumem --trace or --timeline is profiling another thread, "
+    "a profiler cannot be started in this thread because ipygpumem (trace or timeline) is profiling another thread, "
     "and PyTorch aborts the process if two threads run profilers"
 )
 _BUSY = "a profiler is already running, and PyTorch supports only one profiler at a time: stop that profiler first"
@@ -45,8 +45,8 @@ class _ActiveSession:
 class ProfilerSession:
     """Measurement observer that runs torch.profiler and records memory events, shapes and stacks.
 
-    A session ends early if the code starts another profiler (or `ProfilerSession`), because PyTorch would otherwise
-    discard the result of that profiler. Creating a session raises `RecordingError` if profiling is not possible.
+    A session ends early if the code starts another profiler (or `ProfilerSession`), because PyTorch supports only one
+    profiler at a time. Creating a session raises `RecordingError` if profiling is not possible.
 
     Attributes:
         result: The profiler's result; None if the profiler has not been stopped or did not return a result.

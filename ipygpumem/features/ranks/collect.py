@@ -140,7 +140,10 @@ def _rank_name(stem: str) -> str:
 
 
 def _rank_names(stems: Iterable[str]) -> dict[str, str]:
-    """Return the name of the rank for each file stem: the number in the stem if the stems differ only in a number."""
+    """Return the name of the rank for each file stem.
+
+    If the stems differ only in a number, the name is this number; otherwise, it is the result of `_rank_name`.
+    """
     matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
     prefixes = {None if match is None else match[1] for match in matches.values()}
     numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
@@ -243,7 +246,7 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 
 def missing_ranks(results: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """Yield a result for each rank below `_MAX_MISSING` that is not in ``results``.
+    """Yield a result for each rank below the world size (at most `_MAX_MISSING`) that is not in ``results``.
 
     ``earlier`` contains the names of the ranks that have files from earlier runs.
     """

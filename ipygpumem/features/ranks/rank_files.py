@@ -35,8 +35,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 class RankFiles:
     """The report and the snapshot of this process in the directory of a run, which is created if necessary.
 
-    If ``rank`` is None, the rank is read from torch.distributed or the environment. If ``record`` is true, a snapshot
-    is written. Raises `OptionError` if the rank is invalid or the directory is not writable.
+    If ``rank`` is None, the rank is read from torch.distributed or the environment. If ``record`` is true and
+    allocation history can be recorded, a snapshot is written. Raises `OptionError` if the rank is invalid or the
+    directory is not writable.
     """
 
     def __init__(self, directory: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
@@ -67,7 +68,10 @@ class RankFiles:
         self._write(RankResult("", "running", self._info))
 
     def _clock_difference(self) -> float | None:
-        """Return by how many seconds the clock of the shared file system is ahead of this host's; None if unknown."""
+        """Return by how many seconds the clock of the shared file system is ahead of this host's; None if unknown.
+
+        Differences below one second are returned as 0.
+        """
         before = time.time()
         with contextlib.suppress(OSError), temporary_file(self._directory / "clock") as file:
             difference = os.fstat(file.fileno()).st_mtime - (before + time.time()) / 2

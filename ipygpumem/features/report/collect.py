@@ -16,7 +16,7 @@ _PROBLEMS = {
 class AccuracyNotesCollector(Collector):
     """Collector that adds a note if the readings of a device contain less information than before.
 
-    This happens if NVML fails or no longer lists this process.
+    This happens if NVML fails or no longer lists this process. Each reason is noted once for each device.
 
     Attributes:
         changed: Whether a note was added to the last report.

@@ -56,7 +56,10 @@ _NO_CHANGE = FormattedValue("", "no change")
 
 
 class ShortReport:
-    """The short form of a report: a row for each device whose memory usage changed, followed by notes."""
+    """The short form of a report: rows for devices whose memory usage changed, at most three, followed by notes.
+
+    If no device changed, there is one row without changes; if no device is in use, one row for host memory.
+    """
 
     def __init__(self, report: Report) -> None:
         self.rows = _rows(report)

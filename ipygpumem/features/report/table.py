@@ -186,7 +186,8 @@ def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     if baseline.workspace:
         parts.append(f"cuBLAS workspace {round(baseline.workspace / MIB)} MiB in PyTorch")
     if device.mode != "process":
-        parts.append(f"memory outside PyTorch is known only for the whole device: {device.why}")
+        known = "is known only for the whole device" if device.mode == "device" else "is unknown"
+        parts.append(f"memory outside PyTorch {known}: {device.why}")
     if baseline.note:
         parts.append(baseline.note)
     return "ipygpumem: " + "; ".join([*parts, outlook])

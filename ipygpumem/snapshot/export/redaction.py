@@ -34,7 +34,7 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other process
 
 
 def without_private_data(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
-    """Return a copy of a snapshot without private data, or the snapshot itself if there is nothing to remove.
+    """Return a copy of a snapshot without private data, or the snapshot itself if both options are true.
 
     ``source``: Whether to include the source code of the recorded cells.
     ``paths``: Whether to include the name of the snapshot file, the directories of source files, the name of the

@@ -74,7 +74,8 @@ def pair_entries(
     """Match START entries with END entries, and return the regions between them.
 
     The arrays have one element per entry, in any order: the index of the name in ``names``, the device index, the time
-    in microseconds since the Unix epoch, and whether the entry is a START entry.
+    in microseconds since the Unix epoch, and whether the entry is a START entry. An unmatched entry is a region with
+    one unknown bound.
     """
     order = np.argsort(time, kind="stable")
     name, device, time, starts = name[order], device[order], time[order], starts[order]

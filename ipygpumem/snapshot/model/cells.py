@@ -63,7 +63,7 @@ class RecorderMetadata:
         torch: Version of PyTorch, or None if unknown.
         host: Name of the machine, or None if unknown.
         cells: Runs of notebook cells during the recording.
-        execution_counts: Execution counts of cells that ran before the recording, by file name.
+        execution_counts: Execution counts of the cells in the recorded stacks, by file name.
         dropped: Number of allocation events dropped from the ring buffer, by device index; None if unknown.
         device_names: Name of each device, by device index.
         device_totals: Total memory of each device in bytes, by device index.
@@ -90,7 +90,7 @@ class RecorderMetadata:
 
     @property
     def torch_version(self) -> tuple[int, ...] | None:
-        """Major and minor version, such as ``(2, 13)``."""
+        """Major and minor version of PyTorch, such as ``(2, 13)``; None if unknown."""
         parts = (self.torch or "").split(".")[:2]
         return tuple(int(part) for part in parts if _NUMBER.fullmatch(part)) or None
 

@@ -59,7 +59,7 @@ class Trace:
         address: int64; 0 if the event has none.
         size: int64, size in bytes; the *requested* size for alloc and free events.
         stream: int64, the raw stream handle; 0 is the default stream.
-        time: int64, microseconds since the Unix epoch; -1 in files written by PyTorch 2.1, which had no timestamps.
+        time: int64, microseconds since the Unix epoch; -1 for all events if one has no timestamp, as in PyTorch 2.1.
         stack: int32, index into the stack table; -1 if no stack was recorded.
         context: int32, index of the compile context in the string table; -1 if there is none.
         metadata: int32, index of the user metadata in the string table; -1 if there is none.

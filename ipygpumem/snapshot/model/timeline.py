@@ -154,8 +154,8 @@ class Allocations:
     Attributes:
         address, size: int64, address of the first byte and *requested* size in bytes.
         start: int64, event that allocated the memory, or -1 (`BEFORE`).
-        free_requested: int64, event that requested the free; the number of events if the free was not requested, -1 if
-            it was requested before the first event.
+        free_requested: int64, event that requested the free, or ``end`` if no request was recorded; -1 if the free was
+            requested before the first event.
         end: int64, event that freed the memory, or the number of events if the allocation is alive at the end.
         stack: int32, call stack of the allocation; -1 if unknown.
         nth: int64, number of earlier allocations at this address in the file.

@@ -27,8 +27,8 @@ class AllocationFit:
         requested, rounded: Size of the allocation before and after rounding by the allocator.
         small: Whether the allocation is served from the small pool, which is for sizes up to 1 MiB.
         block: Size of the smallest free block that PyTorch can use; None if there is no such block. Blocks that
-            ``max_split_size_mb`` excludes cannot be used. Blocks in private pools are considered only if an allocation
-            failed that belongs to a private pool or whose pool is unknown.
+            ``max_split_size_mb`` excludes cannot be used. For a failed allocation in a private pool, only blocks in
+            private pools are considered; if its pool is unknown, all blocks; otherwise, blocks in the default pool.
         segment: Size of the new segment that PyTorch allocates if there is no such block.
     """
 
@@ -208,12 +208,12 @@ def _reason(
         sentences.append(f"PyTorch had {free} free in {blocks}, the largest {largest}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         pool = "large" if memory.fit.small else "small"
-        explanation = f"belonged to another stream, to the {pool} pool or to a private pool"
+        explanation = f"belonged to another stream, to the {pool} pool or to another memory pool"
         if settings.max_split_size is not None:
             explanation += ", or was not used because of max_split_size_mb"
         sentences.append(f"The largest free block, {largest}, {explanation}.")
     else:
-        sentences.append(f"PyTorch had a free block of up to {largest}, which may be in a private pool.")
+        sentences.append(f"PyTorch had free blocks of up to {largest}, which may belong to another memory pool.")
     if device_free is not None and device_free < segment:
         sentences.append(
             f"A new segment of {size(segment)} was needed, but only {size(device_free)} of device memory was free."

@@ -40,10 +40,10 @@ class Group:
     Attributes:
         label: Text that describes the property.
         bytes, count: Total size in bytes, and number of the allocations.
-        file: Source file when grouping by line, function or file.
-        line: Line number when grouping by line.
-        name: Name of the function when grouping by line or function.
-        source: Source code of the line when grouping by line, if the snapshot contains it.
+        file: Source file when grouping by line, function, file or allocation.
+        line: Line number when grouping by line or allocation.
+        name: Name of the function when grouping by line, function or allocation.
+        source: Source code of the line when grouping by line or allocation, if the snapshot contains it.
         frames: Call stack when grouping by stack, innermost frame first.
     """
 

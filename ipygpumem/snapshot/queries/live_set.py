@@ -21,7 +21,7 @@ _FRAME_LENGTH = 50  # number of characters that correspond to the memory for a f
 class GroupConverter:
     """Converts groups to JSON-serializable data. Raises `OptionError` if their total text is too long.
 
-    A file needs only two bytes to repeat a frame in a stack.
+    The limit is necessary because a file can repeat a frame in its stacks millions of times with two bytes each.
     """
 
     def __init__(self) -> None:

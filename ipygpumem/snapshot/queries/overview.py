@@ -55,7 +55,7 @@ def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
     for timeline in used_timelines[:_MAX_DEVICES]:
         lines += _device_lines(snapshot, timeline, short=len(used_timelines) > 1)
     if len(used_timelines) > _MAX_DEVICES:
-        lines.append(f"and {many(len(used_timelines) - _MAX_DEVICES, 'more device')} with lower peaks")
+        lines.append(f"and {many(len(used_timelines) - _MAX_DEVICES, 'more device')} with the same or lower peaks")
     host = snapshot.host_timeline if device is None else None
     if host is not None and len(host.trace):
         peak, end = size(host.requested.peak()[1]), f"{size(host.end_requested)} at the end"

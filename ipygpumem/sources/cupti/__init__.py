@@ -1,1 +1,1 @@
-"""Recording of device memory allocations with NVIDIA's CUPTI library."""
+"""Recording of memory allocations with NVIDIA's CUPTI library."""

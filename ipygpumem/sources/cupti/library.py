@@ -1,4 +1,4 @@
-"""Record all device memory allocations in this process with CUPTI.
+"""Record the memory allocations in this process, except memory created with cuMemCreate, with CUPTI.
 
 The CUPTI library loaded by PyTorch is used, because a second copy would act as a second profiler. Only the Activity API
 is used, without a subscriber and without Python callbacks, so that torch.profiler continues to work.
@@ -110,7 +110,7 @@ class CuptiLibrary:
         return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """The size in bytes depends on the version of CUPTI. It is 0 if the buffer contains no records."""
+        """Return the size of a record in bytes, which depends on the version of CUPTI; 0 if there are no records."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:

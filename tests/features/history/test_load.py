@@ -122,7 +122,7 @@ def test_paths_that_cannot_be_read(tmp_path):
     with pytest.raises(ReportError, match="not a valid file name"):
         load_reports("a\0b")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ReportError, match="not a regular file; pipes and devices cannot be read"):
+    with pytest.raises(ReportError, match="not a regular file; pipes, devices and files in /proc cannot be read"):
         load_reports(tmp_path / "pipe")
     with pytest.raises(ReportError, match="not a regular file"):
         load_reports("/dev/zero")

@@ -23,7 +23,7 @@ from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.reference_graph import SearchRoot
 
 MIB = 1 << 20
-NOT_FOUND = "not found within the time limit of the search"
+NOT_FOUND = "not found within the limits of the search"
 NOT_REACHABLE = "not reachable from Python: autograd graphs, C++ objects"
 NOT_SEARCHED = "less than 1%, not searched: use --all"
 
@@ -362,7 +362,7 @@ def test_objects_in_large_containers_are_read_last(fake_gpu, slow_reading):
     assert names(result) == ["model"]
     assert not result.complete
     assert result.objects < 20_000
-    assert "the search reached its time limit" in result.notes[0]
+    assert "the search reached a limit after" in result.notes[0]
 
 
 def test_names_are_found_if_reading_takes_longer_than_the_limit(fake_gpu, slow_reading):

@@ -172,9 +172,9 @@ def test_panel_states_remaining_memory_if_search_takes_too_long(training, monkey
     halving(training)
     failures = failed_allocations().take()
     _, table = oom_tables(oom.failure_report(failures, len(failures), caught=True))
-    (row,) = [row for row in table.rows if row.label == "not found within the time limit of the search"]
+    (row,) = [row for row in table.rows if row.label == "not found within the limits of the search"]
     assert row.cells[0] == "29.0 GiB"
-    assert any("reached its time limit" in note for note in table.notes)
+    assert any("reached a limit after" in note for note in table.notes)
 
 
 def test_caught_error_is_not_searched_again(listening, monkeypatch):

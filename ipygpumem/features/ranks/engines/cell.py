@@ -39,8 +39,8 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
         )
     if options.view:
         raise OptionError(
-            "--view displays only one snapshot: to view those of several engines, use --collect DIRECTORY and then "
-            "%gpumem ranks DIRECTORY --view"
+            "--view displays only one snapshot: to view the snapshots of several engines, use --collect DIRECTORY and "
+            "then %gpumem ranks DIRECTORY --view"
         )
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():

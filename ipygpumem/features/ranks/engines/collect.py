@@ -91,7 +91,7 @@ class Engines:
             self._shell.events.register("post_run_cell", self._post_run_cell)
 
     def stop(self, timeout: float = 10) -> None:
-        """Unload ipygpumem on the engines and remove the hooks from the client."""
+        """Stop monitoring on the engines, unload the extension where `start` loaded it, and remove the hooks."""
         self.detach()
         with contextlib.suppress(Exception):  # the client may be closed, or the hub may have stopped
             self._execute(dict.fromkeys(self.joined, _LEAVE), timeout)
