@@ -230,6 +230,6 @@ def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) ->
     for function in functions:
         code = code_object(function)
         if code is None:
-            raise OptionError(f"lines must be True or functions written in Python, not {type(function).__name__}")
+            raise OptionError(f"lines must be True or functions written in Python, but got {type(function).__name__}")
         regions.append(function_region(code, texts))
     return regions

@@ -160,7 +160,7 @@ def _events(arguments: argparse.Namespace) -> int:
 
 def _integer(value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise OptionError(f"the value must be an integer, not {value!r}")
+        raise OptionError(f"the value must be an integer, but got {value!r}")
     return int(value)
 
 

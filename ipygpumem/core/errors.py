@@ -87,14 +87,14 @@ class CuptiError(IpyGpuMemError):
 def check_argument(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> None:
     """Raise `OptionError` with the name of the argument if a value is a bool, or is not an instance of ``kinds``."""
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise OptionError(f"{name} must be {expected}, not {reprlib.repr(value)}")
+        raise OptionError(f"{name} must be {expected}, but got {reprlib.repr(value)}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Raise `OptionError` with the name of the argument if a value is not one of the strings in ``choices``."""
     if not isinstance(value, str) or value not in choices:
         *first, last = map(repr, choices)
-        raise OptionError(f"{name} must be {', '.join(first)} or {last}, not {reprlib.repr(value)}")
+        raise OptionError(f"{name} must be {', '.join(first)} or {last}, but got {reprlib.repr(value)}")
 
 
 def first_line(error: BaseException) -> str:

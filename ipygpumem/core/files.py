@@ -37,7 +37,7 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
     messages.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise OptionError(f"the path of the {kind} must be a string or a path object, not {path!r}")
+        raise OptionError(f"the path of the {kind} must be a string or a path object, but got {path!r}")
     text = os.fsdecode(path)
     if not text.strip():
         raise OptionError(f"the path of the {kind} is empty")

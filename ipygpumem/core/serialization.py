@@ -155,7 +155,7 @@ def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
     if len(readers) == 1:
         readers = readers * len(value)
     if len(value) != len(readers):
-        raise ReportError(f"{path} must have {len(readers)} items, not {len(value)}")
+        raise ReportError(f"{path} must have {len(readers)} items, but got {len(value)}")
     return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in enumerate(zip(readers, value, strict=True)))
 
 

@@ -48,7 +48,7 @@ def _snapshot_path(value: Any) -> str:
 
 def _log_path(value: Any) -> str:
     if not isinstance(value, (str, os.PathLike)):
-        raise OptionError(f"log must be a path or None, not {value!r}")
+        raise OptionError(f"log must be a path or None, but got {value!r}")
     from ipygpumem.features.history.load import ReportLog  # on first use, to save memory
 
     try:

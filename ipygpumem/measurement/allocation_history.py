@@ -46,7 +46,7 @@ class RecordingOptions:
     def __post_init__(self) -> None:
         check_choice("stacks", self.stacks, ("python", "all", "none"))
         if isinstance(self.max_entries, bool) or not isinstance(self.max_entries, int) or self.max_entries < 1:
-            raise OptionError(f"max_entries must be a positive integer, not {self.max_entries!r}")
+            raise OptionError(f"max_entries must be a positive integer, but got {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters

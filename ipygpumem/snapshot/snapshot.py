@@ -151,7 +151,7 @@ class Snapshot(EventRangeQueries):
         if need is not None:
             need = parse_size(need)
             if need <= 0:
-                raise OptionError(f"the size of an allocation must be positive, not {need:,}")
+                raise OptionError(f"the size of an allocation must be positive, but got {need:,}")
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
         state, replayed = with_block_sizes(self, self.state_at(event, timeline.device))

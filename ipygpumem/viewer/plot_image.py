@@ -78,7 +78,7 @@ class PlotLayout:
         return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
 
     def text(self, x: float, y: float, text: str, *, limit: float = WIDTH, **options: Any) -> float:
-        """Draw a line of text, centered at height ``y`` and at most ``limit`` pixels wide. Return its right edge."""
+        """Draw a line of text, centered at ``y``, at most ``limit`` wide. Return its right edge, also in CSS pixels."""
         text = printable(text)
         options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
         artist = self.figure.text(x, y, text, **options)
@@ -142,7 +142,7 @@ class PlotLayout:
 
 
 def steps(axes: Any, edges: Any, values: Any, color: str, *, width: float) -> None:
-    """Draw a step curve ``width`` CSS pixels wide. NaN values create gaps."""
+    """Draw a step curve with a line width of ``width`` CSS pixels. NaN values create gaps."""
     from matplotlib.patches import StepPatch
 
     options: dict[str, Any] = {"baseline": None, "fill": False, "color": color, "linewidth": width * POINT}

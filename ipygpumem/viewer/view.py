@@ -37,7 +37,7 @@ class View:
     To limit the size of notebooks, the displays contain text and images of the first two snapshots only.
 
     Raises:
-        DeviceError: The snapshot does not contain the device.
+        DeviceError: The first snapshot does not contain the device.
         OptionError: The number of snapshots is not between one and eight, or the settings are invalid.
         ReplayError: A snapshot cannot be replayed with the settings.
     """

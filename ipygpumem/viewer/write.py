@@ -86,7 +86,7 @@ def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
 
 def check_snapshot_count(count: int) -> None:
     if not 1 <= count <= MAX_SNAPSHOTS:
-        raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, not {count}")
+        raise OptionError(f"expected 1 to {MAX_SNAPSHOTS} snapshots to show side by side, but got {count}")
 
 
 def join_names(names: Sequence[str]) -> str:

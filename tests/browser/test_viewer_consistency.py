@@ -85,19 +85,19 @@ def test_link_beyond_the_data_is_limited(viewing, small):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("zoom(NaN, 3)", "first must be an integer, not NaN"),
-        ("zoom(3)", "last must be an integer, not undefined"),
+        ("zoom(NaN, 3)", "first must be an integer, but got NaN"),
+        ("zoom(3)", "last must be an integer, but got undefined"),
         ("zoom(5, 3)", "first (5) must not be greater than last (3)"),
-        ("zoom(1, 3, 10)", "high must be a number, not undefined"),
+        ("zoom(1, 3, 10)", "high must be a number, but got undefined"),
         ("zoom(1, 3, 10, 10)", "low (10) must be less than high (10)"),
-        ("select(NaN)", "event must be an integer, not NaN"),
+        ("select(NaN)", "event must be an integer, but got NaN"),
         ("select(99999)", "There is no event 99999: events range from -1 (before the first event) to 8087"),
-        ("state(1.5)", "event must be an integer, not 1.5"),
-        ("search(null)", "search: text must not be empty, got null"),
-        ("search('  ')", 'search: text must not be empty, got "  "'),
-        ("device('x')", 'device must be an integer, not "x"'),
+        ("state(1.5)", "event must be an integer, but got 1.5"),
+        ("search(null)", "search: text must not be empty, but got null"),
+        ("search('  ')", 'search: text must not be empty, but got "  "'),
+        ("device('x')", 'device must be an integer, but got "x"'),
         ("device(3)", "There is no device 3 in this snapshot"),
-        ("pick(1)", "y must be a number, not undefined"),
+        ("pick(1)", "y must be a number, but got undefined"),
     ],
 )
 def test_invalid_calls(viewing, small, call, message):

@@ -360,7 +360,7 @@ def _groups(text):
 
 def _jobs(text):
     if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, but got {text!r}")
     return int(text)
 
 

@@ -60,9 +60,9 @@ def test_sorted_and_paged(session):
 
 INVALID_ARGUMENTS = [
     ("--by color", "%gpumem history: argument --by: invalid choice: 'color'"),
-    ("-n none", "%gpumem history: argument -n/--top: the value must be a positive integer, got 'none'"),
-    ("--page 0", "%gpumem history: argument --page: the value must be a positive integer, got '0'"),
-    ("--page ²", "%gpumem history: argument --page: the value must be a positive integer, got '²'"),
+    ("-n none", "%gpumem history: argument -n/--top: the value must be a positive integer, but got 'none'"),
+    ("--page 0", "%gpumem history: argument --page: the value must be a positive integer, but got '0'"),
+    ("--page ²", "%gpumem history: argument --page: the value must be a positive integer, but got '²'"),
     ("a b", "%gpumem history: only one file can be displayed: use %gpumem compare to compare two files"),
     ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
     ("-d xx", "%gpumem history: 'xx' is not a device: use, for example, cuda:0 or 0"),

@@ -68,7 +68,7 @@ def test_names_are_printed_without_control_characters(gpu_notebook):
 INVALID_ARGUMENTS = {
     "who --new": "--new requires an earlier %gpumem who to compare with",
     "who missing": "no holder is named missing",
-    "who -n 0": "argument -n: the value must be a positive integer, got '0'",
+    "who -n 0": "argument -n: the value must be a positive integer, but got '0'",
     "who -d cuda:7": "there is no device cuda:7",
     "who --oops": "unrecognized arguments: --oops",
     "who -v In": "'In' is reserved by IPython",

@@ -154,7 +154,7 @@ INVALID_OPTIONS = [
     ("--limit lots", "'lots' is not a size"),
     ("--limit-held -1", "'-1' is not a size"),
     ("--modules net", "'net' is not defined"),
-    ("--modules x", "modules must be a torch.nn.Module, not int"),
+    ("--modules x", "modules must be a torch.nn.Module, but got int"),
     ("--modules", "expected one argument"),
     ("--stacks all --limit 1GiB", "require --snapshot PATH"),
 ]

@@ -116,7 +116,7 @@ def test_repeated_saves(gpu_notebook, tmp_path):
         ("record save no/such/x.pickle", "%gpumem record save: the directory {here}/no/such does not exist"),
         (
             "record start --max-entries 0",
-            "%gpumem record start: argument --max-entries: the value must be a positive integer, got '0'",
+            "%gpumem record start: argument --max-entries: the value must be a positive integer, but got '0'",
         ),
         ("record start now", "%gpumem record start: unrecognized arguments: now"),
         ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),

@@ -91,8 +91,8 @@ def test_replay_in_the_viewer(quiet, monkeypatch):
 
 
 INVALID_ARGUMENTS = [
-    ("", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 0"),
-    ("a b c d e f g h i", "%gpumem view: the viewer shows 1 to 8 snapshots side by side, not 9"),
+    ("", "%gpumem view: expected 1 to 8 snapshots to show side by side, but got 0"),
+    ("a b c d e f g h i", "%gpumem view: expected 1 to 8 snapshots to show side by side, but got 9"),
     ("--brief a", "%gpumem view: unrecognized arguments: --brief"),
     ("a --set x:1", "%gpumem view: argument --set: unknown allocator setting: x"),
     ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),

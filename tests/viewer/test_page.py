@@ -72,10 +72,10 @@ def test_titles_with_many_names_are_short(data):
 
 @pytest.mark.parametrize("count", [0, 9])
 def test_other_numbers_of_snapshots_are_rejected(data, count):
-    with pytest.raises(OptionError, match=f"the viewer shows 1 to 8 snapshots side by side, not {count}"):
+    with pytest.raises(OptionError, match=f"expected 1 to 8 snapshots to show side by side, but got {count}"):
         page([data] * count)
 
 
 def test_unknown_themes_are_rejected(data):
-    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', not 'blue'"):
+    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', but got 'blue'"):
         page([data], theme="blue")

@@ -96,7 +96,7 @@ def test_many_snapshots_keep_a_notebook_small(snapshot, live, displayed):
     assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more snapshots in the viewer)"
     assert repr(shown_view) == "<View of gpt_small.pickle.xz, gpt_small.pickle.xz and 6 more>"
     assert (len(shown_view.widget._images), len(shown_view.widget._names)) == (2, 8)
-    with pytest.raises(OptionError, match="the viewer shows 1 to 8 snapshots side by side, not 9"):
+    with pytest.raises(OptionError, match="expected 1 to 8 snapshots to show side by side, but got 9"):
         snapshot.view(*[snapshot] * 8)
 
 

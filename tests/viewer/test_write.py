@@ -117,7 +117,7 @@ def test_picture(snapshot, tmp_path, monkeypatch):
 def test_failed_write_keeps_previous_page(snapshot, tmp_path, monkeypatch):
     path = tmp_path / "x.html"
     path.write_text("old")
-    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', not 'pink'"):
+    with pytest.raises(OptionError, match="theme must be 'auto', 'light' or 'dark', but got 'pink'"):
         snapshot.to_html(path, theme="pink")
 
     def full(self, target):

@@ -239,12 +239,12 @@ def split_line(line: str) -> list[str]:
 
 def positive(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
-        raise OptionError(f"the value must be a positive integer, got {text!r}")
+        raise OptionError(f"the value must be a positive integer, but got {text!r}")
     return int(text[:9])
 
 
 def byte_count(text: str) -> int:
     nbytes = parse_size(text)
     if nbytes < 1:
-        raise OptionError(f"the size must be at least 1 byte, got {text!r}")
+        raise OptionError(f"the size must be at least 1 byte, but got {text!r}")
     return nbytes

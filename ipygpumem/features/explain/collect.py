@@ -142,7 +142,7 @@ def _recorded(owners: dict[AllocationOwner, int]) -> list[NamedMemory]:
         if owner.library != ALLOCATOR and (managed or owner.memory in DEVICE_MEMORY):
             key = owner.library, managed
             sums[key] = sums.get(key, 0) + nbytes
-    accuracy = make_accuracy("exact", "CUPTI's records of all allocations")
+    accuracy = make_accuracy("exact", "CUPTI's records of allocations since recording started")
     return [NamedMemory(name, nbytes, accuracy, managed) for (name, managed), nbytes in sums.items()]
 
 

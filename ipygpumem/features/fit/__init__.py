@@ -1,1 +1,1 @@
-"""The command ``fit``, which predicts the memory usage of a step at sizes that have not been run."""
+"""The command ``fit``, which predicts the memory usage of a step at sizes at which it has not run."""

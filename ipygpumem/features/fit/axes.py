@@ -141,10 +141,10 @@ def verification_size(
     """Return the size of the next run after that at size ``checked``, and whether it verifies the prediction.
 
     The upper bound on the memory usage of this run does not exceed ``limit``, in bytes above ``allocated``. If this
-    bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound. They are
-    compared without the ``smallest`` bytes that a run at the smallest size uses, which would hide a difference.
-    Two variables begin at their smallest values and grow by equal amounts, or by equal ratios if no such size is larger
-    than ``checked``.
+    bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound. The bound
+    and the prediction are compared without the ``smallest`` bytes that a run at the smallest size uses, which would
+    hide a difference. Two variables begin at their smallest values and advance by the same number of values, or by
+    equal ratios if no such size within ``limit`` is larger than ``checked``.
     ``growth_limit``: Largest factor between ``checked`` and the size of a run that does not verify the prediction.
     """
     count = max(len(axis.sizes) for axis in axes)
@@ -232,21 +232,21 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
     """Return a `SizeAxis` with the values ``sizes``.
 
     Raises:
-        OptionError: ``sizes`` are not at least three positive integers.
+        OptionError: ``name`` is not a string, or ``sizes`` are not at least three positive integers up to 2**40.
     """
     if not isinstance(name, str):
-        raise OptionError(f"the names of sizes must be strings, not {name!r}")
+        raise OptionError(f"the names of sizes must be strings, but got {name!r}")
     try:
         is_range = isinstance(sizes, range) and sizes.step > 0
         sorted_sizes: Sequence[int] = sizes if is_range else sorted({_integer(size) for size in sizes})
     except TypeError:
         text = _short_text(sizes)
-        raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), not {text}") from None
+        raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), but got {text}") from None
     if not sorted_sizes:
         text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else "[]"
         raise OptionError(f"the range {text} of {name} is empty: its first value must not exceed its last value")
     if sorted_sizes[0] < 1:
-        raise OptionError(f"the sizes of {name} must be positive integers, not {_short_text(sizes)}")
+        raise OptionError(f"the sizes of {name} must be positive integers, but got {_short_text(sizes)}")
     if sorted_sizes[-1] > _MAX_SIZE:
         raise OptionError(f"the sizes of {name} must not exceed {_MAX_SIZE:,}")
     if len(sorted_sizes) < _MIN_SIZES:
@@ -269,5 +269,5 @@ def check_axes(axes: Sequence[SizeAxis]) -> tuple[SizeAxis, ...]:
     """Return the axes as a tuple. Raises `OptionError` if there are more than two or two have the same name."""
     names = [axis.name for axis in axes]
     if len(axes) > _MAX_AXES or len(set(names)) < len(names):
-        raise OptionError(f"expected one or two different variables, got {', '.join(names)}")
+        raise OptionError(f"expected one or two different variables, but got {', '.join(names)}")
     return tuple(axes)

@@ -71,7 +71,7 @@ def fit(
             predictions.
         dry: Whether to run the step on fake tensors, which have no data, and to estimate its memory usage. No GPU is
             required.
-        device: If ``dry`` is true, the target GPU: its memory, as for ``on``, or the name of a GPU in this machine,
+        device: If ``dry`` is true, the target GPU: its memory, as for ``on``, or the name of a device in this machine,
             such as ``"cuda:0"``.
 
     Returns:
@@ -104,7 +104,7 @@ def fit_step(
     check_argument("margin", margin, (int, float), "a share of the memory, such as 0.02")
     check_argument("most", most, (int, float), "a share of the free memory, such as 0.25")
     if not 0 <= margin < 1:
-        raise OptionError(f"the margin must be at least 0 and less than 1, not {margin}")
+        raise OptionError(f"the margin must be at least 0 and less than 1, but got {margin}")
     if not 0 < most <= MAX_SHARE:
         raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
     sources = notebook_sources()
@@ -173,8 +173,8 @@ def _run(search: SizeSearch, run: Callable[[SavedState, Any], _Result], most: fl
 def _check_first_run(search: SizeSearch, runner: StepRunner, state: SavedState, most: float) -> None:
     """Raise `FitError` if the first run needs too much memory, as estimated by running the step on fake tensors.
 
-    No estimate is made for the smallest sizes, if the step cannot run on fake tensors, or if functions have cached
-    results: a cache to which fake tensors were added must be cleared.
+    No estimate is made for the smallest sizes, if no tensor of the step is on a GPU, if the step cannot run on fake
+    tensors, or if functions have cached results: a cache to which fake tensors were added must be cleared.
     """
     size, tensors = tuple(axis.first_run for axis in search.code.axes), state.objects.tensors
     has_results = any(function.cache_info().currsize for function in state.objects.caches)
@@ -203,8 +203,8 @@ def _run_contexts(
 ) -> Iterator[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
     """Run the step in each context manager. Yield each with the prediction, or the reason why there is none.
 
-    ``kept_bytes`` is the size of the tensors that the step does not free. The largest run in each context manager is
-    appended to ``trials``.
+    ``kept_bytes`` is the size of the tensors that the step does not free. The last run in each context manager, which
+    checks the prediction, is appended to ``trials``.
     """
     for context in contexts:
         search = _search(code, **options)

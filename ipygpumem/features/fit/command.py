@@ -53,7 +53,7 @@ def _share(text: str) -> float:
     try:
         return float(number) / (100 if percent else 1)
     except ValueError:
-        raise OptionError(f"the value must be a share such as 2% or 0.02, got {text!r}") from None
+        raise OptionError(f"the value must be a share such as 2% or 0.02, but got {text!r}") from None
 
 
 def _memory_size(text: str) -> str:

@@ -42,7 +42,10 @@ def added_items(container: Any, items: list[Any]) -> int:
 
 
 def replaced_items(container: Any, items: list[Any]) -> list[Any]:
-    """Return the saved items, or keys and values of a dict, that the container no longer contains."""
+    """Return the saved items, or keys and values of a dict, that the container no longer contains.
+
+    The result is empty for a ``bytearray`` or an ``array.array``, whose items are not tensors.
+    """
     base = _base(container)
     if issubclass(base, bytearray | array.array):
         return []

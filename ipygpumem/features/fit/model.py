@@ -26,8 +26,9 @@ class ProbeRun(Serializable):
     Attributes:
         size: Size of the step.
         role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second recorded run at the
-            smallest size, ``"check"`` for a run that checks the prediction, and ``"verification"`` for a check at the
-            largest size that the allowed memory permits. The warm-up run, which precedes these runs, is not recorded.
+            smallest size, ``"check"`` for a run that checks the prediction, and ``"verification"`` for a final check at
+            or near the largest size that the allowed memory permits. The warm-up run, which precedes these runs, is not
+            recorded.
         allocated: Peak allocated memory of the process on the device.
         reserved: Peak reserved memory of the process on the device.
         predicted: Predicted peak allocated memory; None if the run was not predicted.
@@ -69,17 +70,17 @@ class Fit(Serializable, TableRepr):
     Attributes:
         step: The statement or the name of the function that runs the step.
         axes: Variables whose values determine the size of the step.
-        device: Name of the device, such as ``"cuda:0"``.
+        device: Name of the device, such as ``"cuda:0"``; ``"GPU"`` for an estimate for a GPU given by its memory.
         label: Product name of the device, followed by the memory of another GPU if the prediction is for that GPU.
         capacity: Memory that PyTorch can use on the device, including the memory that it has reserved; None if it is
             unknown.
         margin: Share of the capacity that remains free at the recommended size.
-        largest: Largest size that fits without PyTorch having to free its cache; None if no size fits or the
-            result is unknown.
-        recommended: Largest size that leaves the margin free; None if there is no such size or the result
-            is unknown.
-        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if no size fits or
-            the result is unknown.
+        largest: Largest size that fits without PyTorch having to free its cache; None if no size fits, the result is
+            unknown, or there are two variables.
+        recommended: Largest size that leaves the margin free; None if there is no such size, the result is unknown, or
+            there are two variables.
+        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if no size fits,
+            the result is unknown, or there are two variables.
         probes: The runs of the step and their peaks.
         pieces: Ranges of sizes in which the peak occurs at the same allocation; empty for two variables.
         combinations: For several values of the second variable, the largest values of the first; empty for a single

@@ -85,10 +85,7 @@ class OptimizerUpdateReplacer:
         self.computed.clear()
 
     def prepare(self, optimizer: Any) -> ComputedUpdate | None:
-        """Compute the update of an optimizer and allocate the state that does not exist yet, once per optimizer.
-
-        Return None if the update cannot be computed.
-        """
+        """Compute the update of an optimizer, or None, and allocate the state that does not exist yet, only once."""
         if id(optimizer) not in self.computed:
             key = id(optimizer)
             self._existing_ids[key] = state_ids(optimizer)
@@ -171,7 +168,8 @@ def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdat
     """Run the update of an optimizer twice on fake parameters, and return the allocations and frees of the second run.
 
     The first run creates the missing state. The parameters that have gradients are updated or, if none has a gradient,
-    all parameters that require gradients. With ``options`` of the optimizer, the first run creates all state.
+    all parameters that require gradients. ``options`` replace options of the optimizer. If they are given, the first
+    run creates all state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -238,7 +236,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict with the value that PyTorch selects for ``foreach``, or an empty dict if it selects none."""
+    """Return a dict with the value that PyTorch selects if the option ``foreach`` is None, otherwise an empty dict."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)

@@ -123,7 +123,7 @@ class RecordedRuns:
         return self._before[self.index].refusal(subject, nbytes, self._most, verb)
 
     def _next_size(self, added: Callable[[Size], int], growth: int = GROWTH) -> Size:
-        """Return ``growth`` times the largest size so far, or a smaller size if that may need too much memory.
+        """Return ``growth`` times the largest size so far, or a smaller size if that run may need too much memory.
 
         ``added`` is a function that returns how many bytes a run at a given size may allocate. Raises `FitError` if
         even a run at the next larger size may need too much memory.

@@ -45,9 +45,9 @@ _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
 
 
 def is_reference(value: Any) -> bool:
-    """Return whether a value is an instance of a class of the standard library that refers to other objects.
+    """Return whether `referents` can return the objects to which a value refers.
 
-    Examples are ``weakref.ref``, ``memoryview`` and ``contextvars.ContextVar``.
+    Examples are instances of ``weakref.ref``, ``memoryview`` and ``contextvars.ContextVar``.
     """
     return any(id(base) in _READERS for base in mro(type(value)))
 
@@ -110,7 +110,10 @@ def global_containers() -> list[Any]:
 
 
 def cached_values(cached_function: Any) -> list[Any]:
-    """Return the results in the cache of a function that is decorated by ``functools.lru_cache``."""
+    """Return the results in the cache of a function decorated with ``functools.lru_cache``.
+
+    The list also contains other objects, such as arguments.
+    """
     values = gc.get_referents(cached_function)
     if cached_function.cache_parameters()["maxsize"] is None:
         return [item for value in values if type(value) is dict for item in value.values()]
@@ -190,7 +193,7 @@ def is_followed(torch: Any, kind: type) -> bool:
 
 
 def is_generator(torch: Any, value: Any) -> bool:
-    """Return whether a value is a random number generator."""
+    """Return whether a value is a random number generator of PyTorch, NumPy or Python whose state can be saved."""
     name = f"{module_name(type(value))}.{type(value).__name__}"
     return (
         is_instance(value, torch.Generator)

@@ -75,7 +75,7 @@ class SizeSearch(RecordedRuns):
         self._confirmed = 0  # size of the last run that confirmed a prediction from much smaller sizes
 
     def run(self, saved: SavedState, updates: _Updates) -> str:
-        """Run the step at several sizes. Return the reason if it cannot be predicted, or an empty string if it can."""
+        """Run the step at several sizes. Return the reason if the prediction fails, or an empty string."""
         __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
         self.collector = StepObservationCollector(self.runner, saved.objects)
         self.side_effects.watch(saved.objects.iterators)
@@ -134,7 +134,10 @@ class SizeSearch(RecordedRuns):
         self.capacity = self.runner.limit(self.index, self.on)
 
     def _check_repeatable(self, size: Size, tolerance: float) -> None:
-        """Raise `FitError` if the peaks of the first and the last run at a size differ by more than ``tolerance``."""
+        """Raise `FitError` if the peaks of the first and the last run at a size differ too much.
+
+        ``tolerance``: Largest difference, as a share of the peak.
+        """
         first, *_, last = (step for at, step in self._steps if at == size)
         difference = abs(first.own_peak - last.own_peak)
         if difference > tolerance * min(first.peak, last.peak):
@@ -151,13 +154,13 @@ class SizeSearch(RecordedRuns):
         return bool(self.runner.torch.backends.cudnn.benchmark) and not self.runner.keeps_contents
 
     def _predict(self, until: Size | None = None) -> RecordedStepPredictor:
-        """Predict the step from its runs at sizes up to ``until``, to which the last run must belong, or at all."""
+        """Predict the step from all runs, or from those at sizes up to ``until``, which must include the last run."""
         step = self._steps[-1][1]
         state = InitialState.at(step.snapshot, step.device, len(step.timeline.trace) - 1)
         return predict_runs([run for run in self._steps if until is None or run[0] <= until], state)
 
     def _checks(self, scaled: RecordedStepPredictor) -> _Runs:
-        """Yield runs at larger sizes, and compare their peaks with the predictions."""
+        """Yield runs that check the prediction, and set `scaled`. Raises `FitError` if they confirm no prediction."""
         scaled, reasons = yield from self._small_checks(scaled)
         check = max(size for size, _ in self._steps)
         refusals, another_path = reasons, False
@@ -194,7 +197,7 @@ class SizeSearch(RecordedRuns):
     def _small_checks(self, scaled: RecordedStepPredictor) -> _Predicted:
         """Yield runs at larger sizes until a run confirms the prediction. The result is that of `_checked`.
 
-        The number of runs is limited. For two variables, only one run is yielded.
+        The number of checks is limited. For two variables, there is only one.
         """
         reasons: tuple[str, ...] = ()
         for growth in _CHECKS:
@@ -213,9 +216,10 @@ class SizeSearch(RecordedRuns):
         return fitted_size(self.code.axes[0], [size[0] for size, _ in self._steps])
 
     def _held_out(self, scaled: RecordedStepPredictor, reasons: tuple[str, ...]) -> _Predicted:
-        """Yield a run at half of the largest size, and then the largest run again, predicted from the smaller runs.
+        """Yield a run at `_fitted_size`, and then the largest run again, to check a prediction from the smaller runs.
 
-        If this prediction is wrong, more runs below the largest size may be sufficient.
+        Both are repeated while the prediction is wrong and another size is left. No run is yielded if the axis has no
+        larger size, or if the memory usage is bounded and no size is left.
         """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
         fitted, double = self._fitted_size(), (GROWTH * largest[0],)
@@ -239,8 +243,8 @@ class SizeSearch(RecordedRuns):
         """Yield a run. Return the new prediction from all runs, and the reasons why the prediction is unreliable.
 
         If ``keep`` is true, and the old prediction is correct but the new one is unreliable, the old one is returned.
-        If the prediction for two variables is wrong, the memory usage may be a quadratic function of the first
-        variable. To determine this function, further runs are yielded.
+        If the prediction for two variables is wrong or unreliable, the memory usage may be a quadratic function of the
+        first variable. To determine this function, further runs are yielded.
         """
         last = max(size for size, _ in self._steps)
         probe = yield size, role, scaled.predict(size).allocated

@@ -162,7 +162,7 @@ def _restore_cycle(cycle: Any, items: list[Any], repeats: bool, restore_source: 
 
 
 def _cycle_parts(cycle: Any) -> tuple[Any, list[Any]]:
-    """Return the iterator of a cycle, or None if it is exhausted, and the list of the items that it has returned."""
+    """Return the iterator that a cycle reads, or None if it is exhausted, and the list of the items that were read."""
     parts = [part for part in gc.get_referents(cycle) if not isinstance(part, type)]
     return next((part for part in parts if type(part) is not list), None), parts[-1]
 

@@ -53,7 +53,8 @@ class SavedState:
         contents: Whether to save the contents of tensors. If false, the step must not change them.
 
     Raises:
-        OptionError: Host memory is insufficient, there are too many objects, or the model has lazy parameters.
+        OptionError: Host memory is insufficient, there are too many objects, the model has lazy parameters, or
+            ``contents`` is false and an iterator would keep fake tensors.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class SavedState:
             return notes + self._tensors.restore()
 
     def _restore_caches(self) -> list[str]:
-        """Clear caches that were empty or contain fake tensors.
+        """Clear caches that were empty before the step or contain fake tensors.
 
         Return a sentence for each of the remaining caches to which the step added results.
         """

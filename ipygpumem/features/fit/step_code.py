@@ -43,11 +43,14 @@ def function_step(step: Any, sizes: Any) -> StepCode:
     If ``step`` is a bound method, its object is referenced weakly.
 
     Raises:
-        OptionError: ``step`` is not a function, or the sizes are invalid.
+        OptionError: ``step`` is not a function that runs one step when it is called with these sizes, or the sizes are
+            invalid.
     """
     if inspect.isgenerator(step) or not callable(step):
         kind = type(step).__name__
-        raise OptionError(f"step must be a function that runs one step at a given size, not an object of type {kind}")
+        raise OptionError(
+            f"step must be a function that runs one step at a given size, but got an object of type {kind}"
+        )
     name = getattr(step, "__name__", type(step).__name__)
     _check_function(name, step)
     reference: Any = weakref.WeakMethod(step) if inspect.ismethod(step) else lambda function=step: function

@@ -151,7 +151,7 @@ class StepObjects:
             self._visit_instance(value)
 
     def _visit_code_object(self, name: str, value: Any) -> bool:
-        """Visit a value if it is a function, class, module or tuple. Return whether it is one of these."""
+        """Visit the parts of a function, class, tuple or similar object. Return whether it is one, or a module."""
         kind = type(value)
         if issubclass(kind, types.FunctionType):
             self._visit_function(value)

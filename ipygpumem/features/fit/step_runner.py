@@ -129,7 +129,7 @@ class StepRunner:
         """Check that allocations can be recorded, and create the CUDA context if it does not exist yet.
 
         Raises:
-            FitError: Allocations cannot be recorded.
+            FitError: Allocations cannot be recorded, or a CUDA graph is being captured.
         """
         torch = self.torch
         torch.cuda.init()
@@ -271,7 +271,8 @@ class StepRunner:
     def limit(self, index: int, total: int | str | None) -> int:
         """Return the memory that PyTorch can use on a device, or on another GPU with memory ``total``, in bytes.
 
-        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if ``total`` is not larger.
+        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if ``total`` is not larger
+        than this memory.
         """
         if total is None:
             return self.available(index).limit

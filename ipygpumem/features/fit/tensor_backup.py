@@ -70,7 +70,8 @@ class _TensorState:
     """The saved state of a tensor. For a gradient that is referenced weakly, ``strong`` is None.
 
     ``storage`` is None if only methods of the tensor can copy its contents, as for sparse tensors. If so, ``alias`` is
-    another tensor with the same memory, or None if ``strong`` is None, and ``contents`` is a copy in host memory.
+    another tensor with the same memory, or None if ``strong`` is None, and ``contents`` is a copy in host memory, or
+    None for a sparse tensor whose components are saved.
     """
 
     strong: Any

@@ -137,11 +137,11 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
     if roots is not None and not (
         isinstance(roots, (list, tuple)) and all(isinstance(root, SearchRoot) for root in roots)
     ):
-        raise OptionError(f"roots must be a list of SearchRoot objects or None, not {type(roots).__name__}")
+        raise OptionError(f"roots must be a list of SearchRoot objects or None, but got {type(roots).__name__}")
     if since is not None and not isinstance(since, model.StorageBaseline):
-        raise OptionError(f"since must be a StorageBaseline or None, not {type(since).__name__}")
+        raise OptionError(f"since must be a StorageBaseline or None, but got {type(since).__name__}")
     if not isinstance(limit, (int, float)) or not limit >= 0:
-        raise OptionError(f"limit must be a nonnegative number of seconds, not {limit!r}")
+        raise OptionError(f"limit must be a nonnegative number of seconds, but got {limit!r}")
 
 
 def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:

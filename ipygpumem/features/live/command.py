@@ -14,7 +14,7 @@ _SHORTEST, _LONGEST = 0.25, 60.0
 def _seconds(text: str) -> float:
     seconds: float = attempt(lambda: float(text)) or 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise OptionError(f"expected a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, not {text!r}")
+        raise OptionError(f"expected a number of seconds from {_SHORTEST} to {_LONGEST:.0f}, but got {text!r}")
     return seconds
 
 

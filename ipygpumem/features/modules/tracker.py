@@ -70,7 +70,7 @@ class ModuleTracker:
     def __init__(self, model: Any, *, reset: bool = True) -> None:
         torch = pytorch.module()
         if torch is None or not is_instance(model, torch.nn.Module):
-            raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
+            raise OptionError(f"modules must be a torch.nn.Module, but got {type(model).__name__}")
         self.calls: list[ModuleCallEvent] = []
         self.values: dict[int, list[int]] = {}
         self.scans: list[tuple[EventPosition, list[StorageAddress]]] = []

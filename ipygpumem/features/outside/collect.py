@@ -108,7 +108,7 @@ class OutsideCollector(Collector):
             return make_accuracy(
                 "sampled", f"no recording for {duration(interval.seconds)} while torch.profiler used CUPTI"
             )
-        return make_accuracy("exact", "CUPTI's records of all allocations")
+        return make_accuracy("exact", "CUPTI's records of allocations")
 
     def _device(self, device: DeviceReport, index: int, confidence: Accuracy) -> OutsideMemory:
         interval = self._interval or RecordingInterval(0)

@@ -56,7 +56,7 @@ class DataFlow:
         identities: ID that PyTorch's profiler assigned to each tensor. A later tensor may have the same ID.
         sizes: Size of each tensor in bytes; None if unknown.
         devices: Name of the device of each tensor.
-        nodes: Operators in chronological order.
+        nodes: Operators, and allocations and frees outside operators, in chronological order.
         allocation_times: Time of each profiled allocation, by tensor.
         free_times: Time of each profiled free, by tensor.
         gradients: Tensors known to be gradients of parameters.

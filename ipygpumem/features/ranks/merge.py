@@ -91,5 +91,5 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
             raise OptionError(f"two sources are named {name}: source names must be unique")
         by_source[name] = report
         if report is not None and not isinstance(report, Report):
-            raise OptionError(f"{name}: expected a report or None, not {type(report).__name__}")
+            raise OptionError(f"{name}: expected a report or None, but got {type(report).__name__}")
     return MergedReports(by_source)

@@ -42,9 +42,9 @@ class RankFiles:
 
     def __init__(self, directory: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < MAX_RANKS):
-            raise OptionError(f"rank must be an integer from 0 to {MAX_RANKS - 1:,}, not {rank!r}")
+            raise OptionError(f"rank must be an integer from 0 to {MAX_RANKS - 1:,}, but got {rank!r}")
         if not isinstance(directory, (str, bytes, os.PathLike)) or not os.fsdecode(directory).strip():
-            raise OptionError(f"rank_reports must be a path to a directory, not {directory!r}")
+            raise OptionError(f"rank_reports must be a path to a directory, but got {directory!r}")
         self._directory = make_directory(os.fsdecode(directory))
         self._rank = rank
         self._no_snapshot_reason = (recording_problem() or "") if record else ""

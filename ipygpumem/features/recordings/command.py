@@ -16,7 +16,7 @@ from ipygpumem.measurement.allocation_history import RecordingOptions
 def _key_value(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise OptionError(f"the value must have the form KEY=VALUE, got {text!r}")
+        raise OptionError(f"the value must have the form KEY=VALUE, but got {text!r}")
     with contextlib.suppress(ValueError, SyntaxError):  # not a Python literal
         return [(key, ast.literal_eval(value))]
     return [(key, value)]

@@ -64,7 +64,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 def _index(text: str) -> int:
     if not text.isdecimal() or not text.isascii():
-        raise OptionError(f"the device index must be an integer, got {text!r}")
+        raise OptionError(f"the device index must be an integer, but got {text!r}")
     return int(text[:9])
 
 

@@ -101,7 +101,7 @@ def _live(source: Snapshot | LiveSet) -> LiveSet:
     if isinstance(source, LiveSet):
         return source
     if not isinstance(source, Snapshot):
-        raise OptionError(f"expected a Snapshot or a LiveSet, not {type(source).__name__!r}")
+        raise OptionError(f"expected a Snapshot or a LiveSet, but got {type(source).__name__}")
     return source.live()
 
 

@@ -117,7 +117,7 @@ class RepeatedTextLimit:
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """``where(i)`` names value ``i`` in error messages."""
+    """Return integers as an array. ``where(i)`` names value ``i`` in error messages."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)

@@ -9,7 +9,7 @@ import json
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -42,10 +42,11 @@ class ReadLimits:
     only sizes are limited.
 
     Attributes:
-        size: Maximum size of the file after decompression in bytes.
+        size: Maximum size in bytes of the file and of decompressed data.
         ratio: Maximum compression ratio of files that decompress to more than 8 MiB. Real snapshots have ratios of 15
             to 100, and decompression bombs have ratios of 1,000 to 7,000.
-        depth: Maximum nesting depth of lists and dicts. The depth of real snapshots is eight.
+        depth: Maximum nesting depth of lists and dicts; in a pickle, those with a single item are not counted. The
+            depth of real snapshots is eight.
         devices: Maximum number of devices. PyTorch stores device indices in eight bits.
     """
 
@@ -160,8 +161,20 @@ def _parse_json(raw: bytes, limits: ReadLimits) -> Any:
     if raw.count(b"[") + DICT_WEIGHT * raw.count(b"{") > limits.objects(len(raw)):
         raise SnapshotLimitError("the file contains too many lists and dicts for its size")
     try:
-        return json.loads(raw)
+        value = json.loads(raw)
     except RecursionError:
         raise SnapshotLimitError("the JSON data is nested too deeply") from None
     except ValueError as error:
         raise SnapshotFormatError(f"invalid JSON: {' '.join(str(error).split())}") from None
+    nested = _nested([[value]])
+    for _ in range(limits.depth):
+        nested = _nested(nested)
+    if nested:
+        raise SnapshotLimitError(f"the nesting depth exceeds the limit of {limits.depth}")
+    return value
+
+
+def _nested(containers: Iterable[Any]) -> list[Any]:
+    """Return the lists and dicts that are items or values of ``containers``."""
+    values = chain.from_iterable(item.values() if type(item) is dict else item for item in containers)
+    return [value for value in values if type(value) in {dict, list}]

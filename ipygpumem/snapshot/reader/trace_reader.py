@@ -103,7 +103,7 @@ class _Columns:
             self._free_rows.extend(rows.tolist())
 
     def trace(self, device: int) -> Trace:
-        """Return the events sorted by time. Raises `SnapshotFormatError` if a value is missing or out of range."""
+        """Return the events, sorted by time if all have a time. Raises `SnapshotFormatError` if a value is invalid."""
         action = self._actions()
         address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
         for name in ("addr", "size", "time_us"):

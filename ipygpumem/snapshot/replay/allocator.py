@@ -258,8 +258,9 @@ class SimulatedAllocator(ExpandableSegments):
     def segments_to_collect(self, limit: int) -> list[tuple[int, int]]:
         """Return the pool and the key of each segment that garbage collection would free.
 
-        Garbage collection frees unused segments of the default pools for large requests, the oldest first, until the
-        reserved memory is at most a fraction of ``limit``, which is in bytes.
+        Garbage collection frees unused segments of the default pools for large requests in groups, the oldest first,
+        until the reserved memory is at most a fraction of ``limit``, which is in bytes. A group contains all segments
+        of at least the mean age.
         """
         reserved, threshold = self.reserved, self.settings.collection_threshold
         if not self.exceeds_limit(reserved, limit, threshold):

@@ -48,9 +48,9 @@ def with_block_sizes(snapshot: SnapshotData, state: AllocatorState) -> tuple[All
 def block_sizes(snapshot: SnapshotData, device: int, seconds: float) -> Ints | None:
     """Return the size in bytes of the block of each allocation of a device, or None if the sizes are unknown.
 
-    The sizes are unknown if they do not follow from the addresses, and a replay does not reproduce the recording or is
-    expected to take more than ``seconds`` seconds. If ``seconds`` is 0, there is no replay. The blocks in
-    `uncertain_rows` may be up to 1 MiB larger. The result is computed once.
+    The sizes are unknown if they do not follow from the addresses, and a replay is impossible, does not reproduce the
+    recording, or is expected to take more than ``seconds`` seconds. If ``seconds`` is 0, there is no replay. The blocks
+    in `uncertain_rows` may be up to 1 MiB larger. The result is computed once.
     """
     if (device, seconds) not in snapshot.block_sizes:
         snapshot.block_sizes[device, seconds] = _block_sizes(snapshot, device, seconds)

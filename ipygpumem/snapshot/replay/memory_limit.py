@@ -229,6 +229,6 @@ def _keeps_segments(recording: Recording, first: int, end: int) -> bool:
 
 
 def program_limit(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> int | None:
-    """Return the limit in bytes that the program had set; None if the file does not contain it or it was changed."""
+    """Return the limit in bytes that the program had set; None if it is unknown or below the recorded peak."""
     limit, reserved = snapshot.own.device_limits.get(timeline.device), timeline.reserved
     return None if limit is None or reserved is None or limit < reserved.bytes.max() - excess(settings) else limit

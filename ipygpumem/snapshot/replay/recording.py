@@ -254,7 +254,7 @@ class Recording:
 
     @cached_property
     def has_uncertain_retries(self) -> bool:
-        """Whether the file does not show for all freed segments whether the program or the allocator freed them."""
+        """Whether it is unknown for some freed segments whether the program or the allocator freed them."""
         return any(
             not self.release_causes.are_shown(item.first, item.first + item.count)
             if item.retry

@@ -193,7 +193,8 @@ def run(
             run that does not increase the peak of reserved memory.
 
     Raises:
-        ReplayError: The events contradict each other, or the requests exceed the address space.
+        ReplayError: The events contradict each other, the requests exceed the address space, or the replay takes too
+            long.
     """
     rounded_sizes = settings.round(recording.allocations.size)
     pools = _array(recording.pool_of + (rounded_sizes <= SMALL))
@@ -248,7 +249,7 @@ def run(
 
 @contextmanager
 def replay_errors(recording: Recording) -> Iterator[None]:
-    """Raise `ReplayError` instead of exceptions that invalid events in a file can cause, such as `KeyError`."""
+    """Raise `ReplayError` instead of `LongReplayError` and of exceptions that invalid events can cause."""
     try:
         yield
     except IpyGpuMemError:

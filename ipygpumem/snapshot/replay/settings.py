@@ -119,12 +119,13 @@ class AllocatorSettings:
     def from_snapshot(cls, recorded: Mapping[str, Any]) -> AllocatorSettings:
         """Return the settings in the ``allocator_settings`` of a snapshot.
 
-        If the recorded ``PYTORCH_ALLOC_CONF`` contains a setting of a later version, the whole variable is ignored.
+        If `parse` rejects the recorded ``PYTORCH_ALLOC_CONF``, for example because of a setting of a later PyTorch
+        version, the whole variable is ignored.
         """
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
         try:
             settings = cls.parse(str(text))
-        except OptionError:  # a setting of a later version
+        except OptionError:  # such as a setting of a later PyTorch version
             settings = cls()
         max_split_size = recorded.get("max_split_size")
         if type(max_split_size) is int:

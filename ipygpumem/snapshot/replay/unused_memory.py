@@ -44,7 +44,7 @@ class UnusedMemory(Serializable):
 
 
 def unused_memory(run: ReplayRun, state: AllocatorState) -> UnusedMemory:
-    """``state`` is a result of `simulated_state`."""
+    """Return the reserved memory without requested bytes in ``state``, which is a result of `simulated_state`."""
     event, blocks, segments = state.event, state.blocks, state.segments
     sizes, addresses = np.asarray(run.sizes, np.int64), np.asarray(run.addresses, np.int64)
     requested, in_use = int(blocks["requested"].sum()), int(blocks["rounded"].sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _MAX_DIFFERENCES = 600
-"""Maximum number of differences between two sequences of allocations. The time to compare them is quadratic in it."""
+"""Maximum number of differences between two sequences of allocations. The time is quadratic in this number."""
 
 
 def common_subsequence(

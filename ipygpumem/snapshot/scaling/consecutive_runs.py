@@ -58,7 +58,7 @@ class ConsecutiveRuns:
         self._operations, self._places, self._run_ends = self._join_runs()
 
     def _join_runs(self) -> tuple[Ints, Ints, list[int]]:
-        """Return the requests of all runs, the index of each request in the requests of the step, and the run ends."""
+        """Return the requests of all runs, their indices in the requests of the step, and the index after each run."""
         requests, count = self._requests, self._requests.count
         is_free = requests.operations < 0
         numbers = np.where(is_free, ~requests.operations, requests.operations).astype(np.int64)
@@ -145,7 +145,7 @@ class ConsecutiveRuns:
         return result
 
     def replay(self, sizes: Ints, *, limit: int | None, settings: str | None, keeps_state: bool) -> ReplayRun:
-        """Replay the runs until reserved memory does not grow in a run.
+        """Replay the runs until a run with all kept tensors at its start does not increase reserved memory.
 
         Args:
             sizes: Sizes in bytes of the allocations of the step.

@@ -257,7 +257,8 @@ def checkpoint(edit: StepEdit, call: ModuleCall) -> bool:
     """Free the activations of a call after the forward pass, and insert their recomputation in the backward pass.
 
     As with ``torch.utils.checkpoint.checkpoint(use_reentrant=False)``, the recomputation ends with the last activation
-    that the backward pass needs, and the arguments are kept until then. Return whether the call has activations.
+    that the backward pass needs, and the arguments are kept until then. Return whether the call has activations other
+    than its outputs.
     """
     requests = edit.step.step_requests
     start, end = requests.start, requests.end

@@ -36,10 +36,12 @@ _LARGEST = 1 << 46
 
 
 def confirmed_growth(matched: MatchedRecordings, model: SizeModel, others: Iterable[Run]) -> NDArray[np.bool_]:
-    """Return a mask of the allocations with exactly the predicted sizes in more runs than the model requires.
+    """Return a mask of the allocations whose predicted sizes are exact and are also confirmed at another size.
 
-    ``others``: Further runs, which are not in ``matched``. Allocations may have other sizes in these runs, because
-        other kernels are used at small sizes.
+    Sizes must be exact in all runs of ``matched``. The other size is not required to determine the model.
+
+    ``others``: Further runs, one of which is sufficient as confirmation. Allocations may have other sizes in these
+        runs, because other kernels are used at small sizes.
     """
     predicted = np.stack([model.sizes(size) for size, _ in matched.runs])
     exact = np.all(matched.recorded_sizes() == predicted, axis=0)
@@ -85,7 +87,7 @@ def bounded_sizes(
 
 
 def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the power with which each allocation may grow, and a mask of those that do so in all large runs."""
+    """Return the power with which each allocation may grow, and a mask of those with about the same power above 1."""
     totals = [math.prod(size) for size, _ in matched.runs]
     largest = sorted(set(totals))[-_SQUARE - 1 :]
     values = np.maximum(np.stack([recorded[totals.index(total)] for total in largest]), 0.5)
@@ -99,7 +101,7 @@ def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -
 
 
 def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeModel:
-    """Return a model with quadratic polynomials for the allocations whose sizes only these predict exactly.
+    """Return a model with quadratic polynomials for the tensors whose sizes only such polynomials predict exactly.
 
     At small sizes, a quadratic part can be too small to affect the peak. ``model`` is returned unchanged if the step
     has two axes or was recorded at fewer than four sizes.

@@ -35,7 +35,7 @@ def choose_model(matched: MatchedRecordings, axis: str | Sequence[str]) -> SizeM
     """
     names = (axis,) * len(matched.size) if isinstance(axis, str) else tuple(axis)
     if len(names) != len(matched.size) or any(name not in _DEGREES for name in names):
-        raise OptionError(f"{axis!r} is not valid: expected 'linear', 'quadratic' or 'automatic' for each axis")
+        raise OptionError(f"expected 'linear', 'quadratic' or 'automatic' for each axis, but got {axis!r}")
     first, *other_degrees = sorted(product(*(_DEGREES[name] for name in names)), key=sum)
     best = matched.fit(first)
     error = _largest_error(matched, best)
@@ -84,7 +84,7 @@ def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeMo
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether the polynomials of degree 2 are checked by other sizes, and few bytes at a peak grow too fast.
+    """Return whether other sizes check polynomials of degree 2 or 3, and few bytes at a peak grow too fast.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """
@@ -121,7 +121,7 @@ def find_notes(matched: MatchedRecordings, model: SizeModel) -> tuple[str, ...]:
     )
     if not other_runs or share <= _NOTED_SHARE:
         return ()
-    line = matched.step.lines(live[np.argmax(sizes)][None])[0]
+    line = matched.step.main_line(live, sizes)
     text = (
         f"{many(len(live), 'allocation')} at the largest measured size ({_name(matched.size)}), mainly in {line}, did"
         f" not occur at smaller sizes. This memory accounts for up to {share:.1%} of the peak if it is proportional to"
@@ -138,8 +138,8 @@ def _difference_at_same_size(matched: MatchedRecordings) -> str:
             if different > _MAX_SHARE * deviation.recorded:
                 lines = [item.line for item in deviation.unmatched] + [item.line for item in deviation.allocations]
                 return (
-                    f"Two recordings of size {_name(first[0])} differ by {precise_size(different)} at the peak, mainly"
-                    f" in {(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
+                    f"Two recordings of size {_name(first[0])} differ by {precise_size(different)} at the peak, for"
+                    f" example in {(*lines, 'an unknown line')[0]}: make the step allocate the same memory in each run."
                 )
     return ""
 
@@ -166,7 +166,7 @@ def _error(worst: PredictionDeviation) -> str:
     sizes = ""
     if worst.allocations:
         line = worst.allocations[0].line
-        sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, mainly in {line}"
+        sizes = f", and the sizes of its allocations differ by {worst.difference:.1%}, for example in {line}"
     return (
         f"The peak at size {_name(worst.size)} is {size_text(worst.recorded)}, but the prediction is "
         f"{size_text(worst.predicted)}{sizes}: use larger sizes or, if the size is a length, at least four sizes."
@@ -178,10 +178,10 @@ def _irregular(matched: MatchedRecordings, model: SizeModel) -> str:
     if difference <= _MAX_ERROR:
         return ""
     size, start = tuple(high.factor * value for value in matched.size), matched.step.start
-    worst = high.live[np.argmax((high.sizes - low.sizes)[high.live])]
+    line = matched.step.main_line(high.live, (high.sizes - low.sizes)[high.live])
     return (
-        f"The sizes of workspaces are irregular, mainly in {matched.step.lines(worst[None])[0]}, because a library such"
-        f" as cuDNN selects its algorithms by size: at size {_name(size)}, the peak would be between"
+        f"The sizes of workspaces are irregular, mainly in {line}, because a library such as cuDNN"
+        f" selects its algorithms by size: at size {_name(size)}, the peak would be between"
         f" {size_text(start + low.bytes)} and {size_text(start + high.bytes)}. Use larger sizes."
     )
 
@@ -192,7 +192,7 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
         change = (sizes - step.sizes)[live]
         lost_bytes = -int(change[change < 0].sum())
         if lost_bytes > _MAX_SHARE * (step.start + total):
-            line = step.lines(live[np.argmin(change)][None])[0]
+            line = step.main_line(live, np.maximum(-change, 0))
             return (
                 f"At larger sizes, {many(int(np.count_nonzero(change < 0)), 'allocation')} at the peak would shrink by "
                 f"{size_text(lost_bytes)} in total, mainly in {line}: use larger sizes."
@@ -201,9 +201,9 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
 
 
 def _faster(matched: MatchedRecordings, model: SizeModel) -> str:
-    """Return the reason if lines through the sizes of allocations at the peak are negative at small sizes.
+    """Return a reason if the linear functions for allocations at the peak are negative at a size of 0.
 
-    Through two sizes, there is always a line, also if the allocations grow with the square of the size of the step.
+    Two sizes always determine such a function, also if the allocations grow with the square of the size of the step.
     """
     if model.coefficients.shape[1:] != (_LINE,):
         return ""
@@ -211,7 +211,7 @@ def _faster(matched: MatchedRecordings, model: SizeModel) -> str:
     constants = model.exact_sizes((0,))[live]
     if -constants[constants < 0].sum() <= _MAX_ERROR * total:
         return ""
-    line = matched.step.lines(live[np.argmin(constants)][None])[0]
+    line = matched.step.main_line(live, np.maximum(-constants, 0))
     return f"The sizes of allocations, mainly in {line}, are not linear functions of the size: use smaller sizes."
 
 

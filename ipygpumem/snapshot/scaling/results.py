@@ -53,7 +53,9 @@ class PredictionDeviation(Serializable):
     Attributes:
         size: Size of the step.
         predicted, recorded: Peaks of the requested bytes.
-        difference: Relative difference in the sizes of the allocations that exist at the peak at this or a larger size.
+        difference: Sum of the absolute differences between the sizes of the allocations that exist at a peak, relative
+            to their total size. This is the maximum over several peaks: at the largest recorded size and multiples of
+            it.
         allocations: Up to 20 allocations whose sizes differ: first allocations that exist at a peak, then the others;
             within both groups, in descending order of the difference.
         unmatched: Allocations that exist only in the prediction or only in the recording.

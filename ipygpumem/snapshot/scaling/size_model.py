@@ -123,7 +123,7 @@ def check_size(size: int | Sequence[int]) -> Size:
     values = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
     integers = all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in values)
     if not values or not integers or min(values) < 1:
-        raise OptionError(f"the size of a step must consist of positive integers, not {size!r}")
+        raise OptionError(f"the size of a step must consist of positive integers, but got {size!r}")
     return tuple(int(value) for value in values)
 
 
@@ -242,7 +242,7 @@ def scale(size: Size, powers: Powers) -> int:
 
 
 def best_powers(model: SizeModel, sizes: Sequence[Size], values: Floats) -> Powers:
-    """Return the powers to which the values in the larger runs are most nearly proportional, or else the highest."""
+    """Return the powers to which the values in larger runs are most nearly proportional; if unknown, the highest."""
 
     def spread(powers: Powers) -> float:
         low, high = _bounds(sizes, values, powers)

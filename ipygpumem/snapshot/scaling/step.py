@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,8 +132,19 @@ class StepRecording:
         labels, label = label_rows(self.snapshot, self.timeline, self.rows[indices], "line")
         return [labels[number] for number in label.tolist()]
 
+    def main_line(self, indices: Ints, amounts: NDArray[Any]) -> str:
+        """Return the label of the line of code whose allocations have the largest sum of ``amounts``.
+
+        ``amounts`` contains a nonnegative number for each of ``indices``, which are indices in ``rows``.
+        """
+        labels, label = label_rows(self.snapshot, self.timeline, self.rows[indices], "line")
+        return labels[int(np.argmax(np.bincount(label, amounts)))]
+
     def line_before(self, index: int) -> str:
-        """Return the label of the last line of user code that allocated memory, up to an index in ``rows``."""
+        """Return the label of the last line of user code that allocated memory, up to an index in ``rows``.
+
+        If there is none, return the label of the allocation at this index.
+        """
         stacks = self.timeline.allocations.stack[self.rows[: index + 1]]
         user_frames = np.append(self.snapshot.stacks.user_frame, -1)[stacks]
         with_line = np.flatnonzero(user_frames >= 0)

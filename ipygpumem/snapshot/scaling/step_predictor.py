@@ -236,8 +236,8 @@ class RecordedStepPredictor(StepPredictor):
                 and all combinations of these sizes. The other recordings check the prediction; two recordings of the
                 same size show whether the step repeats its allocations.
             axis: How the sizes of allocations grow: ``"linear"``; ``"quadratic"``, as for the length of a sequence; or
-                ``"automatic"``: quadratic if four sizes were recorded and linear does not fit. For several axes,
-                a sequence of these strings is also accepted.
+                ``"automatic"``: quadratic or cubic if linear does not fit and four or five sizes were recorded. For
+                several axes, a sequence of these strings is also accepted.
             state: State from which the step will start; by default the state after the last of ``recordings``.
             runs: All runs of the step up to ``state``, in order, if there were no other runs in between.
 
@@ -289,10 +289,10 @@ class RecordedStepPredictor(StepPredictor):
         return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
-        """Return a predictor of the remaining axis for a fixed size on ``axis``. Raises `OptionError` for one axis."""
+        """Return a predictor of the remaining axis for a fixed size on ``axis``, which must not be the only axis."""
         axes = len(self.model.nodes)
         if axes == 1 or not 0 <= axis < axes:
-            raise OptionError(f"axis {axis!r} cannot be fixed: the recordings have {axes} axes, numbered from 0")
+            raise OptionError(f"axis {axis!r} cannot be fixed: the number of axes is {axes} (numbered from 0)")
         return StepPredictor(self.model.at(axis, *check_size(size)), self.step_requests)
 
 

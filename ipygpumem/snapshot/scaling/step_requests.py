@@ -223,7 +223,7 @@ class StepRequests:
         private = np.flatnonzero([pool.private for pool in own])
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
-            problem = f"{line} allocates {total} in private pools (of CUDA graphs or a MemPool)"
+            problem = f"the step allocates {total} in private pools (of CUDA graphs or a MemPool), first in {line}"
             raise PredictionFailedError(f"{problem}, which predictions do not support")
         keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():

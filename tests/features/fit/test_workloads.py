@@ -107,7 +107,7 @@ def test_limit_of_the_duration(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--jobs", "0"], "expected a positive integer, got '0'"),
+        (["--jobs", "0"], "expected a positive integer, but got '0'"),
         (["--only", "8,12"], "unknown: 12; expected accuracy,"),
     ],
 )

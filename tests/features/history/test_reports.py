@@ -294,12 +294,12 @@ def test_missing_optional_packages(tmp_path, monkeypatch, module, message):
 
 @pytest.mark.parametrize("name", ["to_csv", "to_json", "to_parquet"])
 def test_invalid_path(name):
-    with pytest.raises(OptionError, match="the path of the table must be a string or a path object, not 5"):
+    with pytest.raises(OptionError, match="the path of the table must be a string or a path object, but got 5"):
         getattr(Reports(), name)(5)
 
 
 def test_invalid_log_path():
-    with pytest.raises(OptionError, match="the path of the log must be a string or a path object, not 5"):
+    with pytest.raises(OptionError, match="the path of the log must be a string or a path object, but got 5"):
         Reports().log = 5
 
 

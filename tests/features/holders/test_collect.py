@@ -260,11 +260,11 @@ def test_notes_on_autograd_graphs():
         ({"device": ["foo"]}, "'foo' is not a device: use, for example, cuda:0 or 0"),
         ({"device": []}, "device is empty: use None to select all devices"),
         ({"device": 1.5}, "'1.5' is not a device: use, for example, cuda:0 or 0"),
-        ({"limit": "x"}, "limit must be a nonnegative number of seconds, not 'x'"),
-        ({"limit": float("nan")}, "limit must be a nonnegative number of seconds, not nan"),
-        ({"since": 5}, "since must be a StorageBaseline or None, not int"),
-        ({"roots": {"x": 1}}, "roots must be a list of SearchRoot objects or None, not dict"),
-        ({"roots": ["x"]}, "roots must be a list of SearchRoot objects or None, not list"),
+        ({"limit": "x"}, "limit must be a nonnegative number of seconds, but got 'x'"),
+        ({"limit": float("nan")}, "limit must be a nonnegative number of seconds, but got nan"),
+        ({"since": 5}, "since must be a StorageBaseline or None, but got int"),
+        ({"roots": {"x": 1}}, "roots must be a list of SearchRoot objects or None, but got dict"),
+        ({"roots": ["x"]}, "roots must be a list of SearchRoot objects or None, but got list"),
     ],
 )
 def test_invalid_arguments(fake_gpu, options, message):

@@ -292,7 +292,7 @@ def test_reset_counters_are_detected_if_positions_are_needed(gpu, monkeypatch):
 
 
 def test_lines_of_a_builtin_function(fake_gpu):
-    with pytest.raises(OptionError, match="functions written in Python, not builtin"):
+    with pytest.raises(OptionError, match="functions written in Python, but got builtin"):
         ipygpumem.measure(lines=len)
 
 

@@ -342,12 +342,12 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": -1}, "an integer from 0 to 16,777,215, not "),
-        ({"rank": "0"}, "an integer from 0 to 16,777,215, not "),
-        ({"rank": 10**9}, "an integer from 0 to 16,777,215, not 1000000000"),
-        ({"rank_reports": 5}, "rank_reports must be a path to a directory, not 5"),
+        ({"rank": -1}, "an integer from 0 to 16,777,215, but got "),
+        ({"rank": "0"}, "an integer from 0 to 16,777,215, but got "),
+        ({"rank": 10**9}, "an integer from 0 to 16,777,215, but got 1000000000"),
+        ({"rank_reports": 5}, "rank_reports must be a path to a directory, but got 5"),
         ({"snapshot": "x.pickle"}, "omit snapshot"),
-        ({"rank_reports": ""}, "rank_reports must be a path to a directory, not ''"),
+        ({"rank_reports": ""}, "rank_reports must be a path to a directory, but got ''"),
         ({"rank_reports": "/dev/null/x"}, "cannot create the directory"),
         ({"rank_reports": None, "rank": 0}, "rank= requires rank_reports=DIRECTORY"),
     ],

@@ -138,7 +138,7 @@ def small():
         (lambda s: s.fragmentation(need=-5), "-5 is not a size"),
         (lambda s: s.allocated("0"), "'0' is not a timestamp: expected microseconds since the Unix epoch"),
         (lambda s: s.allocated(math.nan), "nan is not a timestamp: expected microseconds since the Unix epoch"),
-        (lambda s: diff(s, "b"), "expected a Snapshot or a LiveSet, not 'str'"),
+        (lambda s: diff(s, "b"), "expected a Snapshot or a LiveSet, but got str"),
         (lambda s: to_frame(s.state_at(1)), "an allocator state has two tables"),
     ],
 )

@@ -100,6 +100,11 @@ def test_nesting_is_limited():
     with pytest.raises(SnapshotLimitError, match="the nesting depth exceeds the limit of 100"):
         Snapshot.load(b"\x80\x04" + b"]" + b"(]" * 200 + b"e" * 200 + b".")
     assert Snapshot.load(b"\x80\x04}(\x8c\x08segments]\x8c\x01x" + b"](" * 50 + b"e" * 50 + b"u.", ReadLimits(depth=60))
+    with pytest.raises(SnapshotLimitError, match="the nesting depth exceeds the limit of 100"):
+        Snapshot.load(b"[" * 101 + b"]" * 101)
+    assert Snapshot.load(b'{"segments": [], "x": ' + b"[" * 58 + b"]" * 58 + b"}", ReadLimits(depth=59))
+    with pytest.raises(SnapshotLimitError, match="limit of 58"):
+        Snapshot.load(b'{"segments": [], "x": ' + b"[" * 58 + b"]" * 58 + b"}", ReadLimits(depth=58))
 
 
 def test_large_xz_dictionaries_are_refused():

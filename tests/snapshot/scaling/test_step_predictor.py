@@ -447,7 +447,7 @@ def with_extra(extra):
     [
         (
             lambda recorder, size: [2 * MIB] * len(recorder.windows),
-            r"^Two recordings of size 2 differ by 6\.0 MiB at the peak, mainly in .*:7 forward: make",
+            r"^Two recordings of size 2 differ by 6\.0 MiB at the peak, for example in .*:7 forward: make",
         ),
         (
             lambda recorder, size: [MIB] * (size == 4),
@@ -486,7 +486,19 @@ def test_allocation_at_only_the_largest_size(nbytes, sizes, count):
 def test_growth_faster_than_a_square_is_not_assumed():
     step = with_extra(lambda _, size: [(size - 19) ** 2 * 4 * MIB])
     scaled = RecordedStepPredictor.from_recordings(Recorder().run(step, 20, 21, 22, 23).steps())
-    assert "mainly in user/train.py:7 forward: use larger sizes" in scaled.reasons[0]
+    assert "for example in user/train.py:7 forward: use larger sizes" in scaled.reasons[0]
+
+
+def test_the_line_in_a_reason_has_the_largest_sum():
+    def step(recorder, size):
+        recorder.alloc(100 * MIB, line(5))
+        recorder.alloc((40 - 3 * size) * MIB, line(6))
+        for _ in range(3):
+            recorder.alloc((40 - 2 * size) * MIB, line(7))
+
+    reasons = RecordedStepPredictor.from_recordings(Recorder().run(step, 2, 3, 4).steps()).reasons
+    (shrinking,) = (reason for reason in reasons if reason.startswith("At larger sizes, 4 allocations"))
+    assert "mainly in user/train.py:7 forward: use larger sizes" in shrinking
 
 
 def test_irregular_workspace_below_the_peak_is_no_reason():
@@ -631,10 +643,14 @@ def test_state_in_another_snapshot():
 
 def test_private_pools_are_refused():
     def graph(recorder, size):
-        recorder.alloc(size * MIB, line(5), pool_id=(1, 0))
+        recorder.alloc(size * MIB // 2, line(5), pool_id=(1, 0))
+        recorder.alloc(size * MIB // 2, line(6), pool_id=(1, 0))
 
     steps = Recorder().run(graph, 2, 4).steps()
-    with pytest.raises(PredictionFailedError, match=r"user/train\.py:5 forward allocates 4\.0 MiB in private pools"):
+    with pytest.raises(
+        PredictionFailedError,
+        match=r"^the step allocates 4\.0 MiB in private pools .*, first in user/train\.py:5 forward, which",
+    ):
         RecordedStepPredictor.from_recordings(steps)
 
 
@@ -652,14 +668,14 @@ def test_step_that_ran_out_of_memory_is_refused():
     [
         ([2], "linear", "2 different sizes are required to predict other sizes, but the recorded sizes are 2"),
         ([2, 3], "quadratic", "3 different sizes are required"),
-        ([2, 3], "cubic", "'cubic' is not valid"),
+        ([2, 3], "cubic", "for each axis, but got 'cubic'"),
         (
             [(2, 16), (3, 32)],
             "linear",
             r"in all combinations to predict other sizes, but the recorded sizes are \(2, 16\), \(3, 32\)",
         ),
         ([2, (3, 32)], "linear", "all sizes must have the same number of axes"),
-        ([2, 0], "linear", "the size of a step must consist of positive integers, not 0"),
+        ([2, 0], "linear", "the size of a step must consist of positive integers, but got 0"),
         ([], "linear", "recordings at several sizes are required"),
     ],
 )

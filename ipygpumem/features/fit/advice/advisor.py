@@ -31,7 +31,7 @@ _MIN_SAVED = 0.01
 _MAX_UNITS = 48
 """Maximum number of groups into which the blocks are divided before the groups to checkpoint are selected."""
 _ROWS = 4
-"""Number of changes with activation checkpointing to show."""
+"""Maximum number of selections of blocks to checkpoint; a selection of all blocks may be added."""
 _PARTS = (2, 4, 8)
 _CHUNKS = 8
 _MIN_LOSS = 0.1
@@ -74,6 +74,8 @@ class Advisor:
     def advice(self, size: Size) -> Advice:
         """Return the changes that reduce the peak memory usage of the step at a size by at least 1%.
 
+        For allocator settings, this is the reserved memory, otherwise the allocated memory.
+
         Raises:
             OptionError: This object is an unpickled copy.
         """
@@ -106,7 +108,7 @@ class Advisor:
     def in_contexts(self) -> list[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
         """Context managers, each with the prediction of the step that runs in it, or the reason why there is none.
 
-        The first access runs the step.
+        The first access runs the step. The list is empty in an unpickled copy.
         """
         return list(self.run_contexts()) if self.run_contexts is not None else []
 
@@ -199,9 +201,10 @@ class Advisor:
                 yield ChangeCandidate(name, "accumulation", accumulated, None, code, parts=parts)
 
     def _loss_in_chunks(self, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-        """Yield the change that computes the output of the last layer and the loss in chunks.
+        """Yield the change that computes the last layer and the loss in chunks, if this could reduce the peak.
 
-        This output is often the largest tensor. The chunks are recomputed in the backward pass, one at a time.
+        The output of the last layer is often the largest tensor. The chunks are recomputed in the backward pass, one at
+        a time.
         """
         calls, edit, requests = self.observations.calls, StepEdit(step), step.step_requests
         if not calls:

@@ -35,7 +35,7 @@ class ContextManagerChange:
 
 @contextlib.contextmanager
 def forward_autocast(runner: Any) -> Iterator[None]:
-    """Enable autocast to bfloat16, except in backward passes that are started by the current thread."""
+    """Enable autocast to bfloat16, except in calls of ``torch.autograd.backward`` from the current thread."""
     torch = runner.torch
     package, own_thread = torch.autograd, threading.get_ident()
     backward = package.backward

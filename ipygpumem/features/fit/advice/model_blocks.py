@@ -52,7 +52,7 @@ class ModelBlock:
 
 
 def find_blocks(torch: Any, instances: Iterable[Any], namespaces: Iterable[dict[str, Any]]) -> list[ModelBlock]:
-    """Return the blocks of all models in ``instances``: modules with submodules to which checkpointing can be applied.
+    """Return the blocks of all models in ``instances``: modules that have submodules.
 
     The outermost modules that have a sibling of the same class in a container such as `ModuleList` are blocks. Other
     modules are blocks if they contain no block. Whole models, `ModuleList` and `ModuleDict` are never blocks.
@@ -120,7 +120,7 @@ def checkpoint_code(blocks: Sequence[ModelBlockName], count: int) -> str:
 
 
 def block_expressions(blocks: Sequence[ModelBlockName]) -> list[str]:
-    """Return Python expressions for blocks: slices of module lists, and a list of the modules outside such lists."""
+    """Return Python expressions for blocks: module lists, parts of such lists, and a list of all other modules."""
     single: list[str] = []
     result = []
     for parent, group in groupby(blocks, lambda block: block.parent if block.siblings else ""):

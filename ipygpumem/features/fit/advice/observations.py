@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MAX_RATIO = 3
 """Highest plausible ratio of the duration of a block to the median duration of the blocks of its type."""
 _MAX_ITEMS = 1000
-"""Lists and dicts with at least this many items are not searched for tensors."""
+"""Containers with at least this many items are not searched for tensors."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -193,7 +193,7 @@ class StepObserver:
         return [location.address for pairs in storages for _, location in pairs]
 
     def _event(self) -> Any:
-        """Record and return a CUDA event, or return None if there is no GPU."""
+        """Record and return a CUDA event, or return None if this fails, for example because there is no GPU."""
 
         def record() -> Any:
             event = self._torch.cuda.Event(enable_timing=True)
@@ -204,7 +204,7 @@ class StepObserver:
 
     @staticmethod
     def _elapsed(events: list[Any], seconds: float) -> float:
-        """Return the time in seconds between the first and the last CUDA event, or ``seconds`` if there is none."""
+        """Return the seconds between the first and the last CUDA event, or ``seconds`` if they cannot be measured."""
 
         def elapsed() -> float:
             events[-1].synchronize()

@@ -25,7 +25,7 @@ _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}
 
 
 def set_to_none(observations: StepObservations, step: StepPredictor, size: int) -> Iterator[ChangeCandidate]:
-    """Yield the change to ``zero_grad(set_to_none=True)``, so that no gradients exist before the backward pass."""
+    """Yield the change to ``zero_grad(set_to_none=True)`` if gradients exist before the step."""
     if not observations.updates:
         return
     edit, requests = StepEdit(step), step.step_requests

@@ -28,7 +28,7 @@ def run_checkpointed(
     step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
     selections = advisor.selections(step, size[0], 2) if alone else []
     if not selections and not contexts:
-        search.notes.append(_nothing_to_try(size) if alone else "Distributed programs do not try changes.")
+        search.notes.append(_nothing_to_try(size) if alone else "Changes are not tried in distributed programs.")
     for blocks in selections:
         name = advisor.selection_name(blocks)
         predicted_peak = advisor.checkpointed(step, blocks).predict(size[0]).allocated

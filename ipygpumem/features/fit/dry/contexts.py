@@ -28,7 +28,9 @@ def _without_saved_data(runner: Any) -> Any:
 
 @contextlib.contextmanager
 def _bf16_tensors(runner: Any) -> Iterator[None]:
-    """Replace float32 arguments of operations with fake bfloat16 copies, and create new float32 tensors as bfloat16.
+    """Replace arguments of operations with the results of `FakeDevice.bf16_copy`, and create bfloat16 tensors.
+
+    Only new tensors for which no data type is given, and which would be float32, are created as bfloat16.
 
     The tensors of the program, their gradients and the state of optimizers are not changed.
     """

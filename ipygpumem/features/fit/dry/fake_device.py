@@ -146,14 +146,14 @@ class FakeDevice:
         return self.log.remaining(copy.untyped_storage() for copy in copies)
 
     def convert_to_bf16(self) -> None:
-        """Replace the fake copies of float32 tensors with bfloat16 copies."""
+        """Replace the fake copies of all tensors for which `bf16_copy` creates a bfloat16 copy."""
         for tensor in list(self._copies):
             self.bf16_copy(tensor)
 
     def bf16_copy(self, value: Any) -> Any:
         """Return the fake bfloat16 copy of a float32 leaf tensor with at least one dimension.
 
-        For other float32 tensors, return the existing fake copy, if any. Return all other values unchanged.
+        For other float32 tensors, return the existing fake copy, if any. Return other values and subclasses unchanged.
         """
         torch = self._torch
         if type(value) not in {torch.Tensor, torch.nn.Parameter} or value.dtype != torch.float32:

@@ -28,7 +28,7 @@ class ModuleNames:
                     self._owners.setdefault(id(tensor), self.label(module))
 
     def label(self, module: Any) -> str:
-        """Return the label of a module: its name in the model, or its class name if it is not part of a model."""
+        """Return the label of a module, such as ``blocks.*.mlp``, or `OUTSIDE` for None."""
         if module is None:
             return OUTSIDE
         return self._names.get(id(module)) or type(module).__name__

@@ -73,7 +73,7 @@ class OperationCache:
             self._results.update(zip(keys, parts, strict=True))
 
     def _keys(self, function: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-        """Yield the key of an operation, or those of each element of the lists that are arguments of the operation."""
+        """Yield the key of an operation, or a key for each element of the lists that a foreach operation processes."""
         if not _is_foreach(function):
             yield self._key(function, args, kwargs)
             return

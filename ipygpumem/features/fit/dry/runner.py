@@ -108,7 +108,8 @@ class DryRunner:
 
     Args:
         code: The step.
-        device: Memory of a GPU, such as ``"80 GiB"``, or the name of a GPU in this machine; None for the current GPU.
+        device: Memory of a GPU, in bytes or as a string such as ``"80 GiB"``, or the name of a device in this machine,
+            such as ``"cuda:0"``; None for the current device.
 
     Raises:
         OptionError: PyTorch cannot be imported, ``device`` is invalid or names a GPU that this machine does not have,
@@ -176,7 +177,7 @@ class DryRunner:
         """Run the step once on fake tensors. All runs are recorded.
 
         Raises:
-            FitError: The step needs the data of tensors.
+            FitError: The step cannot run on fake tensors, for example because it needs the data of tensors.
             OptionError: The step returned a generator or coroutine, whose code has not run.
         """
         __tracebackhide__ = True

@@ -41,7 +41,7 @@ class StorageLog:
         self.requests, self.first_uses = [], {}
 
     def add(self, storage: Any, allocation: SimulatedAllocation, *, older: bool = False) -> None:
-        """Log the allocation of a storage, and its free. If ``older`` is true, it is added to `before`."""
+        """Log the allocation of a storage, in `before` if ``older`` is true, and its free when it is deleted."""
         key = storage._cdata
 
         def freed(_: Any) -> None:

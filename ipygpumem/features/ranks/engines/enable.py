@@ -69,7 +69,7 @@ def _client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
     if isinstance(target, parallel.Cluster):
         raise OptionError("expected an ipyparallel.Client, not a Cluster: use cluster.connect_client_sync()")
     if not isinstance(target, parallel.DirectView):
-        raise OptionError(f"expected an ipyparallel.Client or a DirectView, not {type(target).__name__}")
+        raise OptionError(f"expected an ipyparallel.Client or a DirectView, but got {type(target).__name__}")
     targets = target.targets
     if targets == "all":
         return target.client, None

@@ -74,7 +74,7 @@ def changes(
 
     With each change, a request that failed is served. For an allocation that led to the peak of reserved memory, each
     change lowers the peak by at least 5%. If a change helps for several lines of code, the line whose blocks have the
-    smallest total size is returned.
+    smallest total size is returned. If no request failed, recordings of more than 200,000 requests are not analyzed.
 
     Args:
         recording: Recording that a replay reproduces.

@@ -77,7 +77,7 @@ export function api(ready) {
     /** Highlight the events and allocations that match a text. @param {string} text */
     async search(text) {
       if (typeof text !== "string" || !text.trim())
-        throw new Error(`search: text must not be empty, got ${show(text)}.`);
+        throw new Error(`search: text must not be empty, but got ${show(text)}.`);
       const viewer = await ready();
       viewer.actions.search(text);
       await viewer.settled();
@@ -128,12 +128,12 @@ function show(value) {
 
 /** @param {string} name @param {unknown} value */
 function checkNumber(name, value) {
-  if (!Number.isFinite(value)) throw new Error(`${name} must be a number, not ${show(value)}.`);
+  if (!Number.isFinite(value)) throw new Error(`${name} must be a number, but got ${show(value)}.`);
 }
 
 /** @param {string} name @param {unknown} value */
 function checkInteger(name, value) {
-  if (!Number.isSafeInteger(value)) throw new Error(`${name} must be an integer, not ${show(value)}.`);
+  if (!Number.isSafeInteger(value)) throw new Error(`${name} must be an integer, but got ${show(value)}.`);
 }
 
 /** @param {Viewer} viewer @param {number} event -1: before the first event */

@@ -7,7 +7,7 @@ export const KEYS = [
   ["drag", "pan"],
   ["Shift and drag", "select a range of events"],
   ["Alt and drag", "ruler: time and bytes between two points"],
-  ["Ctrl and drag", "zoom into a box"],
+  ["Ctrl+drag", "zoom into a box"],
   ["double click", "show everything"],
   ["Keys, while the timeline has the focus", ""],
   ["← →", "previous event, next event"],

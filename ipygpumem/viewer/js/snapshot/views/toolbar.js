@@ -16,7 +16,7 @@ const AXES = /** @type {const} */ ([
 const TOOLS = /** @type {const} */ ([
   ["pan", "Pan", "Drag to move, wheel to zoom"],
   ["ruler", "Ruler", "Drag to measure time and bytes (Alt and drag)"],
-  ["box", "Box", "Drag to zoom into a box (Ctrl and drag)"],
+  ["box", "Box", "Drag to zoom into a box (Ctrl+drag)"],
   ["range", "Range", "Drag to sum up all allocations in a range of events (Shift and drag)"],
 ]);
 /** What a change of the device resets. @type {Partial<import("../store.js").Shown>} */
