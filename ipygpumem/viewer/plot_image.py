@@ -62,7 +62,7 @@ class PlotLayout:
         self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure
 
     def pixels(self) -> NDArray[np.uint8]:
-        """Draw the figure. Return its pixels as a uint8 array of shape (height, width, 4)."""
+        """Draw the figure, and return its RGBA pixels as a uint8 array of shape (height, width, 4)."""
         self._canvas.draw()
         return np.asarray(self._canvas.buffer_rgba())
 

@@ -160,7 +160,7 @@ class _SnapshotPlot:
         device = f"GPU {timeline.device} {snapshot.own.device_names.get(timeline.device, '')}".rstrip()
         device_count = sum(1 for item in snapshot.timelines if len(item.trace) or item.end_reserved)
         if device_count > 1:
-            device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
+            device += f" (1 of {device_count} devices)"
         length = many(len(trace), "event")
         if trace.has_times and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"

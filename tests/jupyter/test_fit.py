@@ -123,7 +123,10 @@ def test_exceptions_restore_the_names(notebook):
         ("batch=1..64 batch + 1", "batch + 1 allocates no GPU memory at size 2"),
         ("--margin many batch=1..64 step(batch)", "the value must be a share such as 2% or 0.02, but got 'many'"),
         ("--on many batch=1..64 step(batch)", "'many' is not a size"),
-        ("--most 80% batch=1..64 step(batch)", "0.8 is not between 0 and 0.5"),
+        (
+            "--most 80% batch=1..64 step(batch)",
+            "most must be greater than 0 and at most 0.5 of the free memory, but got 0.8",
+        ),
         ("--dry --try batch=1..64 step(batch)", "--try requires runs on a GPU, and cannot be combined with --dry"),
         ("--nonsense batch=1..64 step(batch)", "unrecognized arguments: --nonsense"),
         ("batch=1..64 --nonsense step(batch)", "unrecognized arguments: --nonsense"),

@@ -120,7 +120,11 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], st
     for _ in range(_TRIES):
         segments = attempt(allocator.segments)
         if segments is None:
-            return reading, {}, "this allocator backend does not list segments"
+            return (
+                reading,
+                {},
+                "the segments cannot be listed, which not all allocator backends support",
+            )
         caches = {name: cached_memory(segments, _index(name)) for name in reading.devices}
         if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):
             break

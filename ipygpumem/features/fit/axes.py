@@ -92,7 +92,7 @@ class SizeAxis(Serializable):
 
 
 def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
-    """Return the value at position ``index`` of each axis, or the last value of an axis with fewer values."""
+    """Return the value with an index on each axis, or the last value of an axis with fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
@@ -243,7 +243,9 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
         text = _short_text(sizes)
         raise OptionError(f"the sizes of {name} must be integers, such as range(1, 65), but got {text}") from None
     if not sorted_sizes:
-        text = f"{sizes.start}..{sizes.stop - 1}" if isinstance(sizes, range) else "[]"
+        if not is_range:
+            raise OptionError(f"the list of sizes of {name} is empty: pass at least {_MIN_SIZES} sizes")
+        text = f"{sizes.start}..{sizes.stop - 1}"
         raise OptionError(f"the range {text} of {name} is empty: its first value must not exceed its last value")
     if sorted_sizes[0] < 1:
         raise OptionError(f"the sizes of {name} must be positive integers, but got {_short_text(sizes)}")

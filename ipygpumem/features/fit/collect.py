@@ -106,7 +106,7 @@ def fit_step(
     if not 0 <= margin < 1:
         raise OptionError(f"the margin must be at least 0 and less than 1, but got {margin}")
     if not 0 < most <= MAX_SHARE:
-        raise OptionError(f"a run may use at most half of the free memory: {most} is not between 0 and 0.5")
+        raise OptionError(f"most must be greater than 0 and at most {MAX_SHARE} of the free memory, but got {most}")
     sources = notebook_sources()
     code = replace(code, sources=sources, numbers=_execution_counts(sources))
     options: dict[str, Any] = {"on": on, "most": 1.0 if dry else most, "dry": dry}

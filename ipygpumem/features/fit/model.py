@@ -119,7 +119,7 @@ class Fit(Serializable, TableRepr):
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits at any size."""
+        """Whether the step fits at any size without PyTorch having to free its cache."""
         return self.largest is not None or any(item.largest is not None for item in self.combinations)
 
     def predict(self, *size: int) -> int:

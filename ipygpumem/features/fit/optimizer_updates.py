@@ -236,7 +236,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict with the value that PyTorch selects if the option ``foreach`` is None, otherwise an empty dict."""
+    """Return the option ``foreach`` that PyTorch selects if it is None and ``fused`` is not set, or an empty dict."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)
@@ -246,8 +246,6 @@ def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storage_trace_mode(torch: Any) -> Any:
-    """Return a dispatch mode that records the creation and deletion of storages."""
-
     class StorageTraceMode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()

@@ -53,7 +53,7 @@ def is_reference(value: Any) -> bool:
 
 
 def referents(reference: Any) -> Iterable[Any]:
-    """Return the objects to which ``reference`` refers. `is_reference` must be true for ``reference``."""
+    """Return the objects to which a value refers for which `is_reference` is true; empty if they cannot be read."""
     read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 

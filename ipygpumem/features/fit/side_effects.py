@@ -229,8 +229,8 @@ class SideEffects:
                 self.writes[name] += 1
 
     def notes(self) -> list[str]:
-        """Return a sentence for each file to which the code wrote."""
+        """Return a sentence for each file to which the code wrote in the first run."""
         return [
-            f"The step wrote to the file {name} ({many(count, 'write')}), which is not undone."
+            f"The step wrote to the file {name} ({many(count, 'write')} in the first run), which is not undone."
             for name, count in self.writes.items()
         ]

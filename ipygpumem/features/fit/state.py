@@ -94,7 +94,7 @@ class SavedState:
         self._process = process_settings(torch, objects.uses)
 
     def replaced_tensors(self) -> list[Any]:
-        """Return the tensors that the step has replaced and to which only this saved state refers."""
+        """Return the tensors that the step has replaced and to which only this saved state and unused objects refer."""
         replaced_objects = [value for value in self._replaced() if gc.is_tracked(value)]
         if not replaced_objects:
             return []

@@ -214,7 +214,7 @@ class StepRunner:
         if info.dropped or (info.dropped is None and self._shares_recording):
             limit = self._runtime.active_recording.max_entries
             other = ", or turn oom_snapshot or the other recording off" if self._shares_recording else ""
-            raise FitError(f"the step causes more than {limit:,} allocator events: use a shorter step{other}")
+            raise FitError(f"the recording is limited to {limit:,} allocator events: use a shorter step{other}")
         return Snapshot.load(recorder.snapshot)
 
     def release(self, saved: SavedState) -> None:

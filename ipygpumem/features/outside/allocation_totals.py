@@ -142,8 +142,6 @@ class RecordingInterval:
 
 
 class LiveAllocations:
-    """Live allocations and their owners by address."""
-
     def __init__(self) -> None:
         self.owner_numbers = IndexByValue()
         self._live: dict[int, tuple[int, int]] = {}

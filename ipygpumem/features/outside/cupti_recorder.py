@@ -174,7 +174,7 @@ class CuptiRecorder:
         return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
-        """Process all records so far. Do nothing if the interval is already closed."""
+        """Process all records so far, and end the interval. Do nothing if it has already ended."""
         with self._lock:
             if interval not in self._intervals:
                 return

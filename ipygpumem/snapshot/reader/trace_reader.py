@@ -59,8 +59,6 @@ class TraceReader:
 
 
 class _Columns:
-    """Columns for the events of one device, which are filled in any order."""
-
     def __init__(self, count: int, where: str, tables: TableBuilder) -> None:
         self._where = where
         self._tables = tables

@@ -137,7 +137,6 @@ class StepEdit:
         return replace(model, coefficients=self._coefficients, **values)
 
     def build(self, requests: EditedRequests) -> None:
-        """Fill a copy of the original requests with the changed requests."""
         original, limit = self.step.step_requests, self._events * _STRIDE
         existing = np.flatnonzero((self.block_factor > 0) & ~self._not_left_over())
         block_end, factor = self.block_end[existing], self.block_factor[existing]

@@ -128,7 +128,7 @@ class StepRequests:
 
     @cached_property
     def backward(self) -> int:
-        """First event of the backward pass; the number of events if there is none."""
+        """Event of the first allocation in the backward pass; the number of events if there is none."""
         phases = zip(self.start.tolist(), self.step.phases, strict=False)
         return next((event for event, phase in phases if phase == BACKWARD), len(self.operations))
 

@@ -689,7 +689,7 @@ async def coroutine(batch):
         (lambda batch: (x for x in range(batch)), range(1, 65), "returns a generator, whose code has not run"),
         (lambda batch: [0] * batch, range(1, 65), "<lambda> allocates no GPU memory at size 2"),
         (lengths, range(5, 1), r"the range 5\.\.0 of batch is empty"),
-        (lengths, [], r"the range \[\] of batch is empty"),
+        (lengths, [], "the list of sizes of batch is empty: pass at least 3 sizes"),
         (lengths, {}, "sizes is empty"),
         (lengths, range(1, 3), "a prediction requires at least 3 sizes"),
         (lengths, range(-5, 5), "must be positive integers"),
@@ -804,7 +804,7 @@ def test_beside_a_recording_of_this_package(allocations):
     recorder.stop()
     for options, reason in (
         (RecordingOptions("all"), "allocation history is being recorded: before running fit, stop the recording with"),
-        (RecordingOptions(max_entries=9), "the step causes more than 9 allocator events: use a shorter step, or turn"),
+        (RecordingOptions(max_entries=9), "limited to 9 allocator events: use a shorter step, or turn"),
     ):
         recorder = AllocationRecorder(current(), options)
         recorder.start()

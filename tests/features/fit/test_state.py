@@ -201,7 +201,7 @@ def test_side_effects(allocations, tmp_path, error, dry):
         assert not result.refusal
         assert sorted(result.notes) == [
             "The step advanced the iterator endless, which is not undone.",
-            f"The step wrote to the file {tmp_path / 'log.txt'} (1 write), which is not undone.",
+            f"The step wrote to the file {tmp_path / 'log.txt'} (1 write in the first run), which is not undone.",
         ]
     else:
         with pytest.raises(error):

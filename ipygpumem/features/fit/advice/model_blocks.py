@@ -97,7 +97,6 @@ def _blocks(module: Any, path: str) -> list[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def checkpointing(blocks: Sequence[ModelBlock]) -> Iterator[None]:
-    """Return a context manager that applies activation checkpointing to blocks."""
     checkpoint = import_module("torch.utils.checkpoint").checkpoint
     saved_forwards = [(vars(block.module), vars(block.module).get("forward")) for block in blocks]
     try:

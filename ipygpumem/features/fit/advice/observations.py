@@ -157,11 +157,9 @@ class StepObservationCollector:
         self._recorded: list[tuple[StepRecording, StepRun | DryRun]] = []
 
     def observer(self) -> StepObserver:
-        """Return a new observer for one run of the step."""
         return self._runner.observer(self.blocks)
 
     def add(self, step: StepRecording, step_run: StepRun | DryRun) -> None:
-        """Add a run of the step and its recorded allocations."""
         self._recorded.append((step, step_run))
 
     def observations(
@@ -195,7 +193,7 @@ class StepObservationCollector:
         )
 
     def _unused(self, ids: Ints) -> tuple[tuple[str, Ints], ...]:
-        """Return the name of each variable whose tensors the step does not use, and the indices of their blocks."""
+        """Return names of variables whose tensors the step does not use, and the indices of their memory blocks."""
         find, tensors = self.observer().storage_ids, self._objects.tensors
         used_ids = set(find([tensors, [tensor.grad for tensor in tensors if tensor.is_leaf]]))
         result = []

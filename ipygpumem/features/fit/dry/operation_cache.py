@@ -137,7 +137,6 @@ def _is_foreach(function: Any) -> bool:
 
 
 def _is_cacheable(torch: Any, function: Any) -> bool:
-    """Return whether the shapes of an operation's results depend on the shapes and numbers of its arguments only."""
     if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
         return False
     unsuitable = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}

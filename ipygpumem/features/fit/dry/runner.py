@@ -99,7 +99,6 @@ class DryRun:
         self._recording = recording
 
     def step(self, _: int) -> StepRecording:
-        """Return the simulated allocations and frees of the step."""
         return self._recording.step
 
 
