@@ -170,7 +170,8 @@ def write_image(path: str | os.PathLike[str], snapshot: Snapshot, device: int | 
 def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
     """Write a temporary page and open it in a browser. Another process deletes an opened page after ten minutes.
 
-    Return the path of the page, and whether a browser was found. Raises `OptionError` if the page cannot be written.
+    Return the path of the page, and whether a browser was found. Raises `OptionError` for invalid options,
+    and if the page cannot be written.
     """
     _delete_old_pages()
     try:

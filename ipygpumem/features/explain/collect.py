@@ -56,7 +56,7 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
         device: Names or indices of devices, such as ``"cuda:0"`` or 0. By default, all devices that this process uses.
 
     Raises:
-        DeviceError: A device does not exist.
+        DeviceError: The name of a device is invalid, or the device does not exist.
     """
     runtime = current()
     names = None if device is None else runtime.monitor.parse_devices(split_devices(device, "device"))

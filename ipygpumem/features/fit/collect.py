@@ -76,10 +76,11 @@ def fit(
 
     Returns:
         The prediction. If the memory usage cannot be predicted, its attribute ``refusal`` contains the reason.
+        Exceptions of the step are raised unchanged.
 
     Raises:
-        OptionError: An argument is invalid, or the step uses no GPU memory.
-        RecordingError: There is no GPU.
+        OptionError: An argument is invalid, or the step uses no GPU memory or returns a generator or coroutine.
+        RecordingError: ``dry`` is false, and PyTorch is missing, is too old or finds no GPU.
     """
     __tracebackhide__ = True  # omit this function from tracebacks of errors in the step
     if device is not None and (on is not None or not dry):

@@ -98,7 +98,7 @@ class StepRun:
 
 
 class StepRunner:
-    """Runs a step on the GPU and measures its memory usage. Raises `RecordingError` if PyTorch or a GPU is missing.
+    """Runs a step on the GPU and measures its memory usage. Raises `RecordingError` if PyTorch cannot use a GPU.
 
     Attributes:
         torch: The module torch.
@@ -271,8 +271,8 @@ class StepRunner:
     def limit(self, index: int, total: int | str | None) -> int:
         """Return the memory that PyTorch can use on a device, or on another GPU with memory ``total``, in bytes.
 
-        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if ``total`` is not larger
-        than this memory.
+        Memory outside PyTorch is assumed to be the same on both GPUs. Raises `OptionError` if ``total`` is invalid or
+        not larger than this memory.
         """
         if total is None:
             return self.available(index).limit

@@ -66,7 +66,8 @@ def read_objects(
 ) -> tuple[Any, PickleReader | None]:
     """Return a tuple ``(object, reader)`` of the object in a file and the pickle reader, which is None for JSON.
 
-    If ``columnar`` is True, the pickle reader reads trace entries in batches. Raises `NotColumnarError` if it cannot.
+    If ``columnar`` is True, the pickle reader reads trace entries in batches. Raises `NotColumnarError` if it cannot,
+    and `SnapshotError` if the file cannot be read.
     """
     name = "the snapshot" if isinstance(source, bytes) else printable(os.fsdecode(source))
     try:

@@ -26,7 +26,7 @@ _BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.u
 def read_segments(
     items: Any, devices: int, tables: TableBuilder, host: Sequence[dict[str, Any]] = ()
 ) -> tuple[Segments, Blocks]:
-    """Return all segments and their blocks as columns. Raises `SnapshotFormatError` for invalid values.
+    """Return all segments and their blocks as columns. Raises `SnapshotError` for invalid values.
 
     ``devices`` is the maximum number of devices. ``host`` contains the segments of pinned host memory.
     """

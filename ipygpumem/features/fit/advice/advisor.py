@@ -77,7 +77,7 @@ class Advisor:
         For allocator settings, this is the reserved memory, otherwise the allocated memory.
 
         Raises:
-            OptionError: This object is an unpickled copy.
+            OptionError: This object is an unpickled copy, or the size is invalid.
         """
         if self.run_contexts is None:
             raise OptionError("changes require the process that ran the step: call advice() before you save the result")
