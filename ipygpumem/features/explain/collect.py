@@ -32,7 +32,8 @@ _NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes th
 class Explanation(Serializable):
     """Explanation of the memory usage, displayed as tables with bars.
 
-    ``devices`` contains an item for each device that this process uses or, without a GPU, one item for host memory.
+    ``devices`` contains an item for each selected device, by default for each device that this process uses. Without a
+    GPU, it contains one item for host memory.
     """
 
     devices: tuple[DeviceExplanation, ...]

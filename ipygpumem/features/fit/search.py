@@ -218,8 +218,9 @@ class SizeSearch(RecordedRuns):
     def _held_out(self, scaled: RecordedStepPredictor, reasons: tuple[str, ...]) -> _Predicted:
         """Yield a run at `_fitted_size`, and then the largest run again, to check a prediction from the smaller runs.
 
-        Both are repeated while the prediction is wrong and another size is left. No run is yielded if the axis has no
-        larger size, or if the memory usage is bounded and no size is left.
+        Both are repeated while the prediction is wrong and another size is left. If there are no ``reasons``, no run is
+        yielded if the axis has no larger size, or if no size is left and the memory usage is bounded. Otherwise,
+        `FitError` is raised if no size is left.
         """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
         fitted, double = self._fitted_size(), (GROWTH * largest[0],)

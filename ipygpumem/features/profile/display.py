@@ -116,6 +116,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """At least one timeline is required."""
+    """Return an HTML page with at least one timeline."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

@@ -62,7 +62,7 @@ def smallest_requests(trace: Trace, settings: AllocatorSettings) -> Ints:
     """Return ``trace.size`` with the smallest possible requested size of each out-of-memory error.
 
     A file contains only the rounded sizes of these requests. The rounding depends on ``settings``, the settings of the
-    recording.
+    recording. Without ``roundup_power2_divisions``, the rounded sizes are returned.
     """
     if max(settings.divisions) <= 1:
         return trace.size

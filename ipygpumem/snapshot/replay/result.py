@@ -95,7 +95,7 @@ class Replay:
 
     @cached_property
     def allocated(self) -> Curve:
-        """Total size of the blocks in use after each event. The curve is constant after a failure ended the replay."""
+        """Total size of the blocks in use after each event. After a failure that ended the replay, it is constant."""
         return Curve(self.device, "allocated", self._run.recording.trace.time, self._run.allocated())
 
     @cached_property
@@ -104,7 +104,7 @@ class Replay:
 
         These are increasing and decreasing addresses of new segments and, if memory was reserved before the recording
         began, new addresses of the blocks in this memory, without its free memory. Other addresses, which the driver
-        can choose, may lead to other peaks.
+        can choose, may lead to other peaks. In an exact replay, both values are `reserved_peak`.
         """
         if self.grade == "exact":
             return self.reserved_peak, self.reserved_peak

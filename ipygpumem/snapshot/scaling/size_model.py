@@ -37,7 +37,7 @@ class SizeModel:
     Attributes:
         nodes: For each axis, the sizes of the step at which the polynomials are interpolated.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
-        irregular: Mask of the workspaces whose recorded sizes are not on one polynomial.
+        irregular: Mask of the allocations whose sizes are predicted as those of workspaces or of buffers of reductions.
         low, high: Ratios of the lower and upper bound to the predicted size of each allocation; 1 if it is certain.
         limits: Size in bytes above which an allocation grows more slowly; infinite if there is no such limit.
     """

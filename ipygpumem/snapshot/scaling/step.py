@@ -90,10 +90,10 @@ class StepRecording:
 
     @cached_property
     def is_workspace(self) -> NDArray[np.bool_]:
-        """Mask of allocations in ``rows`` that were freed before the next allocation, as workspaces of cuDNN are.
+        """Mask of allocations in ``rows`` that were freed soon, as workspaces of cuDNN are.
 
-        Between the allocation and the free of a workspace, up to three other workspaces may be allocated and freed in
-        the same call stack. A reduction, for example, uses a buffer and semaphores.
+        Between the allocation and the free, only up to three other allocations were made and freed, in the same call
+        stack. A reduction, for example, uses a buffer and semaphores.
         """
         columns = ("start", "end", "stack")
         start, end, stack = (getattr(self.timeline.allocations, name)[self.rows].tolist() for name in columns)
@@ -117,7 +117,7 @@ class StepRecording:
     def keys(self, numbers: dict[tuple[Frame, ...], int]) -> Ints:
         """Return the number of each allocation's call stack. New call stacks are added to ``numbers``.
 
-        The file names of cells are ignored, because they differ between recordings.
+        The file names of top-level code are ignored, because those of cells differ between recordings.
         """
         unique, inverse = np.unique(self.timeline.allocations.stack[self.rows], return_inverse=True)
         stacks = map(self.snapshot.stacks.stack, unique.tolist())

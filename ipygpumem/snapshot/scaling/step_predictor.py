@@ -102,10 +102,10 @@ class StepPredictor:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at size ``first``.
 
-        At the returned size, the step fits even if workspaces of irregular size are as large as their upper bounds.
+        It then fits even if workspaces of irregular size have their upper bounds. Larger sizes may fit, too, because
+        reserved memory can be lower at a larger size.
 
-        ``capacity``, ``settings``: As in `predict`.
-        ``margin``: Fraction of the capacity that must remain unused.
+        ``capacity``, ``settings``: As in `predict`. ``margin``: Fraction of the capacity that must remain unused.
         ``first``, ``last``: Smallest and largest size to consider.
         ``after_release``: Whether to include sizes that fit only after PyTorch frees cached segments.
         """

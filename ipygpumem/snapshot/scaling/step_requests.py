@@ -152,7 +152,7 @@ class StepRequests:
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
 
     def position(self, event: int) -> tuple[str, str]:
-        """Return the phase and the line of code of the last allocation up to an event; empty if there is none."""
+        """Return the phase of the last allocation up to an event, and the last line of user code, or empty strings."""
         numbers = self.operations[: event + 1]
         numbers = numbers[(numbers >= 0) & (numbers < self.count)]
         if not len(numbers):

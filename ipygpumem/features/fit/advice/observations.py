@@ -74,7 +74,8 @@ class StepObservations:
         calls: Calls to blocks whose backward pass was observed.
         updates: Optimizer updates.
         seconds: Duration of the step without the updates, in seconds; 0 if it is unknown.
-        unused: Name of each variable that the step does not use, and the indices of the memory blocks of its tensors.
+        unused: Names of variables that the step does not use, each with the indices of the memory blocks of its
+            tensors.
         gradients: Indices of the memory blocks older than the step that contain gradients created by the runs.
         workspaces: By index of each memory block older than the step that contains the workspace of a library, the
             number of allocations that the step makes before it first uses this workspace.

@@ -44,7 +44,7 @@ _FLAGS = 3  # index of the first argument of recurrent networks after the input,
 
 @contextlib.contextmanager
 def cuda_kernels(torch: Any) -> Iterator[None]:
-    """Replace operations with those that run on a GPU, and create tensors for the device ``cuda`` in host memory."""
+    """Replace operations with those that run on a GPU, and create tensors for ``cuda`` and ``meta`` in host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
     own_thread = threading.get_ident()
@@ -129,7 +129,7 @@ def _device_mode(torch: Any) -> Any:
 
 
 def _in_float32(torch: Any, operation: Any, key: Any) -> Callable[..., Any]:
-    """Return a kernel that converts half-precision arguments to float32 if autocast is enabled, as on a GPU."""
+    """Return a kernel that computes in float32 if autocast is enabled, as on a GPU."""
     tree_map: Any = import_module("torch.utils._pytree").tree_map
     kernel = operation.py_kernels.get(key) or functools.partial(operation._op_dk, key)
 

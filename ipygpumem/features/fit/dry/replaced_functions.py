@@ -55,8 +55,9 @@ def refused_access(torch: Any) -> Iterator[None]:
 def autocast_on_host(torch: Any) -> Iterator[None]:
     """Apply autocast contexts for CUDA to tensors in host memory.
 
-    Contexts that were created earlier are changed when they are entered, and restored at the end. Entering a disabled
-    context raises an error, because PyTorch may have disabled it only because there is no GPU.
+    Contexts that were created earlier are changed when they are entered, and restored at the end. Entering such a
+    context raises `DisabledAutocastError` if it is disabled, because PyTorch may have disabled it only because there is
+    no GPU.
     """
     autocast: Any = import_module("torch.amp.autocast_mode").autocast
     create, enter, own_thread, earlier = autocast.__init__, autocast.__enter__, threading.get_ident(), []
