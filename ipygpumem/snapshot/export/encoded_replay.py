@@ -101,5 +101,5 @@ def _changes(run: ReplayRun, settings: AllocatorSettings) -> Iterator[tuple[int,
         elif action == Action.SEGMENT_ALLOC and request < len(pools):
             pool = pools[request]
         elif action == Action.SEGMENT_ALLOC:  # the request of a recorded out-of-memory error
-            pool, _ = recording.failed_request(event, settings)
+            pool, _ = run.failed_request(event)
         yield event, action, address, nbytes, pool

@@ -234,10 +234,12 @@ class Recording:
         requested = np.concatenate([self.allocations.size, self.trace.size[failed], smallest[failed]])
         return settings.without_ineffective(requested, largest_segment)
 
-    def failed_request(self, event: int, settings: AllocatorSettings) -> tuple[int, int]:
-        (rounded,) = settings.round(self.trace.size[[event]]).tolist()  # the recorded size is already rounded
-        pool = int(self._failed_pools[np.searchsorted(self.trace.events(Action.OOM), event)])
-        return pool + (rounded <= SMALL), rounded
+    def failed_requests(self, settings: AllocatorSettings) -> dict[int, tuple[int, int]]:
+        """Return the pool index and the size, rounded by ``settings``, of each request that failed, by event."""
+        events = self.trace.events(Action.OOM)
+        rounded = settings.round(self.trace.size[events])
+        pools = (self._failed_pools + (rounded <= SMALL)).tolist()
+        return dict(zip(events.tolist(), zip(pools, rounded.tolist(), strict=True), strict=True))
 
     def may_be_private(self, event: int) -> bool:
         """Return whether a failed request may belong to a private pool. Files before PyTorch 2.12 omit the pool."""

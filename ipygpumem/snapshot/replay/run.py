@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import IpyGpuMemError
+from ipygpumem.core.units import many
 from ipygpumem.snapshot.model.columns import Action
 from ipygpumem.snapshot.model.timeline import BEFORE
 from ipygpumem.snapshot.replay.allocator import SimulatedAllocator, SimulatedOutOfMemoryError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.replay.recording import Recording
 
 _PART = 4096
+_MANY_FAILED = 0.1
+"""Fraction of operations from which failed requests are stated as the cause of long replays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,13 @@ class ReplayRun:
     completed: dict[int, int] = field(default_factory=dict)
     end: int = 0
     cost: float = 0.0
+    _failed_requests: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    def failed_request(self, event: int) -> tuple[int, int]:
+        """Return the pool index and the rounded size in bytes of a request that failed in the recording."""
+        if not self._failed_requests:  # determined together, because a recording can contain many such requests
+            self._failed_requests = self.recording.failed_requests(self.allocator.settings)
+        return self._failed_requests[event]
 
     def event_of(self, request: int) -> int:
         recording = self.recording
@@ -255,7 +265,10 @@ def replay_errors(recording: Recording) -> Iterator[None]:
     except IpyGpuMemError:
         raise
     except LongReplayError as error:
-        problem = "replays would take too long, because requests search many free blocks: make a shorter recording"
+        failed = sum(isinstance(item, int) for item in recording.special)
+        has_many = failed > _MANY_FAILED * len(recording.operations)
+        cause = f"{many(failed, 'request')} failed" if has_many else "requests search many free blocks"
+        problem = f"replays would take too long, because {cause}: make a shorter recording"
         raise recording.error(problem) from error
     except (KeyError, IndexError, ValueError, ArithmeticError) as error:
         raise recording.error("the events contradict each other") from error

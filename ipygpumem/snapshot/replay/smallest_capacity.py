@@ -131,7 +131,7 @@ def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
     in_use = replace(allocations, end=ends).in_use(rounded, len(recording.trace))
     last = recording.last_failed
     if last is not None and last in run.served:
-        in_use[last + 1] += recording.failed_request(last, settings)[1]
+        in_use[last + 1] += recording.failed_requests(settings)[last][1]
     return int(in_use.max())
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.replay.run import ReplayRun
 
+_STEPS_PER_FAILED_REQUEST, _STEPS_PER_EVENT = 120, 100
+"""Steps that are counted for a failed request, and for each event that is examined before it."""
+
 
 def repeat_special(result: ReplayRun, operation: int, *, recorded: bool) -> None:
     """Free cached segments, or repeat the request of a recorded out-of-memory error.
@@ -116,7 +119,8 @@ def _is_retry_after_collection(result: ReplayRun, cached: set[tuple[int, int]], 
 
 def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, recorded: bool) -> None:
     recording, allocator = result.recording, result.allocator
-    pool, rounded = recording.failed_request(event, allocator.settings)
+    allocator.work.count(_STEPS_PER_FAILED_REQUEST)
+    pool, rounded = result.failed_request(event)
     is_last = event == recording.last_failed
     if recorded:
         is_retry = not allocator.settings.throws
@@ -145,7 +149,7 @@ def _repeat_failed_request(result: ReplayRun, event: int, operation: int, *, rec
 def _completed_frees(result: ReplayRun, event: int) -> list[int]:
     """Return the sorted addresses of the blocks whose cross-stream frees were completed right before an event."""
     recording, trace = result.recording, result.recording.trace
-    completed = []
+    completed, end = [], event
     while event > 0 and trace.action[event - 1] in (Action.FREE_COMPLETED, *RELEASES):
         event -= 1
         if trace.action[event] == Action.FREE_COMPLETED:
@@ -153,6 +157,7 @@ def _completed_frees(result: ReplayRun, event: int) -> list[int]:
                 break
             operation = int(recording.operations[np.searchsorted(recording.events, event)])
             completed.append(result.addresses[~operation] if operation < 0 else 0)
+    result.allocator.work.count(_STEPS_PER_EVENT * (end - event))
     return sorted(completed)
 
 

@@ -510,7 +510,7 @@ def test_pool_of_a_request_that_failed(stream, private):
     (event,) = (event for event in file["device_traces"][0] if event["action"] == "oom")
     event |= {"stream": stream, "size": 6 * MIB, "pool_id": (0, 7) if private else (0, 0)}
     recording = Recording(Snapshot.load(file), 0)
-    number, rounded = recording.failed_request(recording.last_failed, recording.settings)
+    number, rounded = recording.failed_requests(recording.settings)[recording.last_failed]
     pool = recording.pools[number]
     assert (rounded, pool.stream, pool.private, pool.small) == (6 * MIB, stream, private, False)
     fits = bool(Snapshot.load(file).replay().served)  # 7 MiB are free in the default pool

@@ -110,6 +110,37 @@ def test_searches_of_many_blocks_are_counted(record, settings, options):
     assert cost[1] / cost[0] == pytest.approx(4, rel=0.2)
 
 
+def _with_failed_requests_only(failed):
+    alloc = [("segment_alloc", 0, 20 * MIB), ("alloc", 0, 11 * MIB)]
+    segment = (0, [(11 * MIB, "active_allocated"), (9 * MIB, "inactive")], {"segment_type": "large"})
+    return _record([*alloc, *[("oom", 0, 64 * TIB)] * failed], [segment])
+
+
+def test_failed_requests_are_counted_and_rounded_together(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        AllocatorSettings, "round", lambda self, sizes, f=AllocatorSettings.round: calls.append(1) or f(self, sizes)
+    )
+    recordings = [Recording(_with_failed_requests_only(failed), 0) for failed in (10, 1010)]
+    costs, counts = [], []
+    for recording in recordings:
+        calls.clear()
+        costs.append(run(recording, AllocatorSettings(), limit=TIB).cost)
+        counts.append(len(calls))
+    assert costs[1] - costs[0] > 1000 * 12e-6  # a failed request takes 8 to 20 µs
+    assert counts[0] == counts[1]
+
+
+def test_long_replays_of_failed_requests_name_the_cause(monkeypatch):
+    monkeypatch.setattr(work_limit, "_SECONDS_PER_ITEM", 0)
+    monkeypatch.setattr(work_limit, "_SECONDS", 1e-3)
+    message = "replays would take too long, because 1,000 requests failed: make a shorter recording"
+    with pytest.raises(ReplayError, match=message):
+        compare_settings(_with_failed_requests_only(1000))
+    with pytest.raises(ReplayError, match="because requests search many free blocks"):
+        compare_settings(_with_failed_requests(1000, 1, 2 * MIB))
+
+
 def test_long_replays_are_refused(monkeypatch):
     snapshot = _with_failed_requests(60, 60, 2 * MIB)
     assert compare_settings(snapshot, settings=["max_split_size_mb:64"]).recorded.replay.smallest_capacity

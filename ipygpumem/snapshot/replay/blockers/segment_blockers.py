@@ -103,7 +103,7 @@ def analyze_blocked_request(
         recording.by_fraction = recording.settings.collection_threshold > 0
         options = {"limit": capacity, "by_fraction": recording.by_fraction}
     if recording.trace.action[event] == Action.OOM:
-        serving, rounded = recording.failed_request(event, recording.settings)
+        serving, rounded = recording.failed_requests(recording.settings)[event]
         is_known = not recording.may_be_private(event)
     else:
         (row,) = np.flatnonzero(recording.allocations.start == event)
