@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ipygpumem.core.secret_names import (
+from ipygpumem.core.secrets.names import (
     MAX_WORD_LENGTH,
     NUMBER,
     PASSWORD_OPTION,
@@ -22,10 +22,11 @@ from ipygpumem.core.secret_names import (
     reads_password,
     split_name,
 )
+from ipygpumem.core.secrets.random_text import KEY, is_generated, is_random
 from ipygpumem.core.text import printable
 
 _MAX_NAME_LENGTH, _MAX_LENGTH, _MAX_CODE_LENGTH = 60, 200, 10_000
-_FREQUENT, _MIN_PART, _MIN_SUM, _REDACTED = 0.3, 8, 20, "***"
+_REDACTED = "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
 _ADDRESS = re.compile(r"\b(addr|address|bind|endpoint|host|listen|server)\b")
 _PORT = re.compile(r"\d{0,5}(\.\d{0,5})?")
@@ -43,17 +44,6 @@ _NAMED_HOST = re.compile(r"[\w.-]+:\d{1,5}")
 _VARIABLE = re.compile(r"[+~]{0,2}[A-Za-z_][\w./-]*")
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(=.*)?", re.DOTALL)
 _URL = re.compile(r"([A-Za-z][\w+.-]{0,20}://)([^/?#]*@)?([\w.-]*(?::\d{1,5})?)(/[\w./~%+-]*)?(.*)", re.DOTALL)
-_KEY = re.compile(
-    r"(?<![A-Za-z0-9])((api_org|gh[opsur]|hf|npm|r8)_[A-Za-z0-9]{12,}|[prs]k_(live|prod|test)_|sk-[\w-]{12,}"
-    r"|A3-[A-Z0-9]{6}-[A-Z0-9-]*|(A[KS]IA|AIza|dop_v1_|eyJ|github_pat_|gl(cbt|dt|ff?c?t|imt|pat|ptt|rt|soat)-|hv[bs]\."
-    r"|lin_api_|nvapi-|pscale_|pypi-AgE|SG\.|shp[a-z]{2}_|sq0[a-z]{3}-|tskey-|wandb_v1_|xapp-|xox[a-z]-|ya29\.)[\w.+/\\-]{6,}"
-    r"|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z])"
-    r"|(?<![+./_-])(?=\S{,39}[a-z])(?=\S{,39}[A-Z])(?=\S{,39}\d)[A-Za-z0-9+][A-Za-z0-9+/]{39}(?![\w+./=-]))"
-)
-"""Pattern of API keys with a known prefix, of UUIDs, and of secret access keys of AWS."""
-_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
-"""Positions between lowercase and uppercase letters, and between letters and digits. Random text has many of them."""
-_CONSONANTS = re.compile(r"[b-df-hj-np-tv-xz]{6}", re.IGNORECASE)
 _CODE_MAGIC = re.compile(
     r"%%?(capture|config|gpumem|lprun|memit|mprun|prun|px|time|timeit)\b"
     r"|(lprun|memit|mprun|prun|px|time|timeit) +(\w|[-!%](?=[^\s=]))"
@@ -92,7 +82,7 @@ def redact_code(line: str, magics: str = "") -> str:
     """``magics`` contains the cell magics above the line."""
     if re.search("(?m)^%%(write)?file", magics) and mentions_secret(magics):
         return _REDACTED
-    if _KEY.fullmatch(line) or len(line) > _MAX_CODE_LENGTH:  # an API key that is not in quotes
+    if KEY.fullmatch(line) or len(line) > _MAX_CODE_LENGTH:  # an API key that is not in quotes
         return _REDACTED
     start = _start_of_command(line) if all(map(_CODE_MAGIC.match, magics.splitlines())) else 0
     words = line[start:].lstrip("!%,;/")
@@ -121,7 +111,7 @@ def _redact_literals(code: str, line: str) -> str:
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
         if not quote and not match[0][0].isdecimal():
-            return _REDACTED if _is_random(match[0], 32) else match[0]
+            return _REDACTED if is_random(match[0], 32) else match[0]
         is_word = (is_key and _WORD.fullmatch(match[0])) or _SPECIAL_TOKEN.fullmatch(match[0])
         is_hidden = (is_secret and not is_word) or _may_contain_secret(match[0])
         return f"{quote}{_REDACTED}{match[1] or ''}" if is_hidden else match[0]
@@ -196,7 +186,7 @@ def _redact_words(words: Iterator[str]) -> Iterator[str]:
 
 def _redact_option(word: str) -> tuple[str, str]:
     match = _OPTION.fullmatch(word[:MAX_WORD_LENGTH])
-    if match is None or _is_random(match[1]):
+    if match is None or is_random(match[1]):
         return ("--", "") if word == "--" else (_REDACTED, "")
     name, value = match.groups()
     if value is not None:
@@ -235,34 +225,36 @@ def _redact_value(text: str, name: str) -> str:
     is_plain = _PLAIN.fullmatch(text) and not (_is_secret_name(text) and re.search(r"\d", text))
     if is_plain and _ABSOLUTE.match(text):
         return _redact_directories(text)
-    return text if is_host or (is_plain and not _is_random(text)) else _REDACTED
+    return text if is_host or (is_plain and not is_random(text)) else _REDACTED
 
 
 def _redact_assignment(text: str, *, is_option: bool) -> str:
-    if _REQUIREMENT.fullmatch(text) and not _is_random(text) and not names_secret(text):
+    if _REQUIREMENT.fullmatch(text) and not is_random(text) and not names_secret(text):
         return text
     variable, _, value = text.partition("=")
-    if not _VARIABLE.fullmatch(variable) or _is_random(variable) or not value.strip("="):  # base64 ends with "="
+    if not _VARIABLE.fullmatch(variable) or is_random(variable) or not value.strip("="):  # base64 ends with "="
         return _REDACTED
     is_shown = _CONSTANT.fullmatch(value) is not None if is_option else "=" not in value
     return f"{variable}={_redact(value, variable) if is_shown or _URL.match(value) else _REDACTED}"
 
 
 def _redact_url(scheme: str, user: str, host: str, path: str, rest: str) -> str:
-    if "@" in rest or _is_random(host):  # it is unknown which part is the host
+    if "@" in rest or is_random(host):  # it is unknown which part is the host
         return f"{scheme}{_REDACTED}"
-    is_plain = not (rest or _is_random(path) or "hook" in host + path or names_secret(path))
+    is_plain = not (rest or is_random(path) or "hook" in host + path or names_secret(path))
     return f"{scheme}{user and f'{_REDACTED}@'}{host}{path if is_plain else f'/{_REDACTED}'}"
 
 
 def _redact_directories(path: str) -> str:
-    path = _KEY.sub(_REDACTED, path)
-    return re.sub(r"[^/\\]+", lambda part: _REDACTED if _is_random(part[0]) else part[0], path)
+    path = KEY.sub(_REDACTED, path)
+    return re.sub(r"[^/\\]+", lambda part: _REDACTED if is_random(part[0]) else part[0], path)
 
 
 def _may_contain_secret(text: str) -> bool:
+    if any(is_generated(word.strip("\"'")) for word in text.split()):
+        return True
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
-    if any(_is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
+    if any(is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
     return re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None or mentions_secret(_BARE_KEY.sub("", text))
 
@@ -271,23 +263,3 @@ def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:
     name = re.fullmatch(r"[+~]?([\w./-]+):?", word.replace("-token.", ".token-"))  # as in "pypi-token.NAME"
     is_secret = name is not None and names_secret(re.split("[./]", name[1])[-1])
     return is_secret or word.endswith("<<<") or (is_redacted and names_secret(word))
-
-
-def _is_random(text: str, min_length: int = 16) -> bool:
-    """Return whether a string contains an API key, or letters and digits that look random.
-
-    Parts shorter than ``min_length`` look random only if they often switch between letters and digits or between cases.
-    """
-    parts = re.findall(r"[A-Za-z0-9]+", text)
-    length = sum(map(len, parts))
-    if _KEY.search(text) or (length >= _MIN_SUM and len(_CHANGE.findall(text)) > _FREQUENT * length):
-        return True
-    for part in parts:
-        changes = len(_CHANGE.findall(part))
-        has_digits = re.search(r"\d", part) is not None
-        is_unpronounceable = changes * 5 >= len(part) or _CONSONANTS.search(part)
-        is_frequent = changes >= _FREQUENT * len(part) or (has_digits and 4 * changes >= min_length)
-        is_long = len(part) >= min_length and (has_digits or is_unpronounceable)
-        if is_long or (len(part) >= _MIN_PART and is_frequent):
-            return True
-    return False

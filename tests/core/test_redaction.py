@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import time
 
 import pytest
@@ -802,6 +804,55 @@ def test_ordinary_code_is_shown(line):
 def test_first_lines_of_files_with_secrets_are_hidden(magics):
     assert redact_code("swordfish", magics) == "***"
     assert redact_code("import torch", magics.replace("oken", "rain").replace("secrets", "x")) == "import torch"
+
+
+SYMBOLS = {
+    "bitwarden": "!@#$%^&*",
+    "chrome": "-_.:!",
+    "keepass": "!#$%&()*+,-./:;<=>?@[]^_{|}~",
+    "other": "!#%*+-.=?@^_~$",
+}
+
+
+@pytest.mark.parametrize(("name", "length"), [("bitwarden", 14), ("chrome", 15), ("keepass", 20), ("other", 12)])
+@pytest.mark.parametrize(
+    "line", ['ssh.connect("h", 22, "bob", "{}")', "x = '{}'", "# bob {}", "os.system('isql -v dsn bob {}')"]
+)
+def test_generated_passwords_are_hidden(name, length, line):
+    generator, characters = random.Random(1), string.ascii_letters + string.digits + SYMBOLS[name]
+    passwords = ["".join(generator.choices(characters, k=length)) for _ in range(400)]
+    shown = [password for password in passwords if password in redact_code(line.replace("{}", password))]
+    assert len(shown) < 20, shown[:9]
+
+
+@pytest.mark.parametrize("password", ["gert4y-raThoz-veqhud", "PtYgj&mUh#Bel3", "4e!tMDEB4^Vx?da.4r2t", "k2#vqz!8wd$x"])
+def test_generated_password_is_hidden(password):
+    assert redact_code(f'x = "{password}"') == 'x = "***"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Qwen/Qwen2.5-VL-7B-Instruct", "vit_base_patch14_dinov2.lvd142m", "H100-80GB-HBM3"),
+        *("%Y-%m-%dT%H:%M:%S.%fZ", "{epoch:03d}-{loss:.4f}.pt", "%-10s%5d", "ckpt-{epoch:02d}-{val_loss:.2f}"),
+        *(r"^[A-Z]\d+$", r"\d{4}-\d{2}-\d{2}", ".*attn.*(q|k|v)_proj", "[^a-zA-Z0-9]+", r"$\alpha_{12}^2$"),
+        *("data/**/*.parquet", "https://huggingface.co/a/b", "../input/train_v2.csv", "[0-9]*.json"),
+        *("bqhd,bkhd->bhqk", "b3hwd->bd3hw", "datetime64[ns]", "(3,224,224)", "torch==2.4.1+cu121"),
+        *("#1f77b4", "rgba(255,0,0,0.5)", "PYTORCH_CUDA_ALLOC_CONF", "mAP@0.5", "O(n*log(n))"),
+        *("train[:80%]+test[10:]", "nvcr.io/nvidia/pytorch:24.05-py3", "x>0&y<3", "Größe_in_m²"),
+    ],
+)
+def test_ordinary_strings_are_shown(text):
+    assert redact_code(f'x = "{text}"') == f'x = "{text}"'
+
+
+def test_long_strings_are_examined_in_linear_time():
+    began = time.process_time()
+    for part in ("{", "[a-b", "%(", "1", "aA", "A", "\\", "->", "$x", "#a", "é", "a-", "%1", "[^"):
+        text = part * (9_000 // len(part))
+        redact_code(f'x = "{text}"')
+        redact_code(f"# {text}")
+    assert time.process_time() - began < 5
 
 
 def test_unusual_names():

@@ -1,0 +1,1 @@
+"""Recognition of possible secrets by their names and by their form."""
