@@ -78,8 +78,10 @@ class PlotLayout:
         return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
 
     def text(self, x: float, y: float, text: str, *, limit: float = WIDTH, **options: Any) -> float:
-        """Draw a line of text, vertically centered at ``y`` and at most ``limit`` CSS pixels wide. Return its right
-        edge."""
+        """Draw a line of text, vertically centered at ``y`` and at most ``limit`` CSS pixels wide.
+
+        Return its right edge.
+        """
         text = printable(text)
         options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
         artist = self.figure.text(x, y, text, **options)

@@ -92,7 +92,7 @@ class SizeAxis(Serializable):
 
 
 def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
-    """Return the value with an index on each axis, or the last value of an axis with fewer values."""
+    """Return the value at position ``index`` of each axis, or the last value of an axis with fewer values."""
     return tuple(axis.sizes[min(index, len(axis.sizes) - 1)] for axis in axes)
 
 
@@ -268,7 +268,7 @@ def _integer(value: Any) -> int:
 
 
 def check_axes(axes: Sequence[SizeAxis]) -> tuple[SizeAxis, ...]:
-    """Return the axes as a tuple. Raises `OptionError` if there are more than two or two have the same name."""
+    """Return the axes as a tuple. Raises `OptionError` for more than two axes or equal names."""
     names = [axis.name for axis in axes]
     if len(axes) > _MAX_AXES or len(set(names)) < len(names):
         raise OptionError(f"expected one or two different variables, but got {', '.join(names)}")

@@ -80,7 +80,7 @@ class StepObjects:
         iterators: Names and objects of iterators, queues and locks.
         owners: By ID of each iterator that was found only inside another iterator, the other iterator.
         optimizers: Instances of ``torch.optim.Optimizer``.
-        caches: Functions that are decorated by ``functools.lru_cache``.
+        caches: Functions that are decorated with ``functools.lru_cache``.
         files: File objects, including in-memory files.
 
     Raises:

@@ -181,7 +181,10 @@ def _is_warming_up(torch: Any) -> bool:
 
 @contextlib.contextmanager
 def _kineto_silenced() -> Iterator[None]:
-    """Prevent Kineto from printing two lines per profile. Kineto reads its log level when it is first used."""
+    """Prevent Kineto from printing two lines per profile, unless the user has set its log level.
+
+    Kineto reads its log level when it is first used.
+    """
     if _KINETO_LOG_LEVEL in os.environ:  # the user's choice
         yield
         return

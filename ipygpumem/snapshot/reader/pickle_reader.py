@@ -273,7 +273,7 @@ class PickleReader:
             raise NotColumnarError
 
     def _find_similar(self, entry: dict[str, Any], at: int) -> None:
-        """Search the rest of the file for entries with the same keys as ``entry``, once per tuple of keys."""
+        """Search the rest of the file, unless it is short, for entries with the same keys as ``entry``."""
         worthwhile = self._columnar and len(self._data) - at >= max(_MIN_BATCH, 2 * MARGIN)
         template = tuple(entry) if len(entry) <= _MAX_KEYS else ()
         if not worthwhile or not template or template in self._templates or len(self._templates) >= _MAX_TEMPLATES:

@@ -76,6 +76,8 @@ def applicable(
 ) -> list[ContextManagerChange]:
     """Return the context managers that could reduce the memory usage of a step.
 
+    The list is empty in distributed programs, and if there is no prediction.
+
     Args:
         search: The search that ran the step.
         tensors: Tensors of the step.

@@ -35,7 +35,10 @@ class OperationCache:
         self._item = torch.ops.aten._local_scalar_dense.default
 
     def run(self, function: Any, kernel: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Return the result of the operation ``function``, which ``kernel`` computes if it is not cached."""
+        """Return the result of the operation ``function``, which ``kernel`` computes if it is not cached.
+
+        In-place operations on lists of tensors are not run: they neither allocate memory nor change shapes.
+        """
         if function is self._item and getattr(args[0], "constant", None) is not None:
             with self._torch._C._DisableTorchDispatch():
                 return args[0].constant.item()
