@@ -84,6 +84,7 @@ class Recording:
         pools: All pools. Pools of large and small requests alternate.
         segment_pools: For each segment before the first event, the index of its pool for large requests.
         initial: Segments and blocks before the first event.
+        initial_starts: Result of `segment_starts` for the segments before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
             none failed, on the limit of reserved memory. The bounds are equal if the limit is known. The upper bound is
@@ -117,6 +118,7 @@ class Recording:
         events = sum(len(timeline.trace) for timeline in snapshot.timelines)
         self.work_limit = WorkLimit(len(self.trace) + len(self.initial.blocks), len(self.trace) / events)
         self.pools, self.pool_of = self._assign_pools()
+        self.initial_starts = self.segment_starts(self.initial)
         self.limit = available_memory(snapshot, timeline, self.settings)
         self.by_fraction = is_limited_by_fraction(snapshot, timeline, self.settings)
         self.operations, self.events = self._list_operations()
@@ -147,7 +149,7 @@ class Recording:
         pool_id = np.where(is_recorded & (trace.pool[start] >= 0), trace.pool[start], pool_id)
         completed = expandable_pools(snapshot, self.timeline, initial, pool_id, self.settings)
         initial["small"] = completed.initial_small
-        self._pool_of_event = completed.event_pools
+        self._pool_of_event, self._segment_numbers = completed.event_pools, completed.segments
         self._default = default = default_pool(snapshot.pools)
         private = set(range(len(snapshot.pools) + completed.inferred_count)) - {default}
         pool_id = np.where(completed.allocation_pools < 0, default, completed.allocation_pools)
@@ -168,6 +170,18 @@ class Recording:
         self.segment_pools, failed_pools = np.split(inverse[len(rows) :] * 2, [len(initial)])
         self._failed_pools = failed_pools
         return pools, inverse[: len(rows)] * 2
+
+    def segment_starts(self, state: AllocatorState) -> Ints:
+        """Return the lowest known address of the segment to which each of ``state.segments`` belongs.
+
+        Expandable segments can begin with memory that is not mapped in ``state``.
+        """
+        address: Ints = state.segments["address"]
+        if self._segment_numbers is None:
+            return address
+        numbers = self._segment_numbers.numbers(address, np.full(len(address), state.event))
+        starts = self._segment_numbers.starts[numbers]
+        return np.where(state.segments["expandable"] & (numbers >= 0), starts, address)
 
     def _list_operations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         trace, allocations = self.trace, self.allocations

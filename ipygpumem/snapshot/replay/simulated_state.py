@@ -41,6 +41,7 @@ def add_initial_state(result: ReplayRun) -> None:
     owner = find_range(segments, blocks["address"])
     blocks_of = np.searchsorted(owner, np.arange(len(segments) + 1)).tolist()
     ranges: dict[int, list[tuple[int, int]]] = {}
+    range_starts: dict[int, int] = {}
     free: list[tuple[int, int, int]] = []
     for number, segment in enumerate(segments):
         address, size, small = (int(segment[name]) for name in ("address", "size", "small"))
@@ -48,6 +49,8 @@ def add_initial_state(result: ReplayRun) -> None:
         pool = int(recording.segment_pools[number]) + small
         if segment["expandable"]:
             ranges.setdefault(pool, []).append((address, size))
+            start = int(recording.initial_starts[number])
+            range_starts[pool] = min(start, range_starts.get(pool, start))
         else:
             allocator.add_segment(address, size)
         position = address
@@ -55,9 +58,9 @@ def add_initial_state(result: ReplayRun) -> None:
             free.append((pool, position, starts[block] - position))
             position = starts[block] + sizes[block]
         free.append((pool, position, address + size - position))
-    first = sorted(mapped[0][0] for mapped in ranges.values())
+    first = sorted(range_starts.values())
     for pool, mapped in ranges.items():
-        start = mapped[0][0]
+        start = range_starts[pool]
         longest = start + (recording.total or UNKNOWN_TOTAL) * 9 // 8 // MIB * MIB
         following = bisect_right(first, start)
         end = min([longest, *first[following : following + 1]])

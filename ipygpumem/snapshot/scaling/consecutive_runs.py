@@ -140,6 +140,7 @@ class ConsecutiveRuns:
         own, older = np.split(requests.pool_of, [requests.count])
         result.pools, result.pool_of = requests.pools, np.append(np.tile(own, self._last_run + 1), older)
         result.segment_pools = requests.segment_pools[used]
+        result.initial_starts = requests.state.recording.segment_starts(state)[used]
         result.initial = replace(state, blocks=blocks[~is_removed], segments=state.segments[used])
         result.settings, result.total = requests.state.recording.settings, requests.state.recording.total
         return result

@@ -209,6 +209,114 @@ def test_cached_segments_that_serve_no_request_while_recording(pool):
     assert (program.snapshot().replay().grade, program.snapshot().replay().reason) == ("exact", "")
 
 
+def private_pools(snapshot):
+    return {pool.id for pool in cached_verification(snapshot, 0).recording.pools if pool.private}
+
+
+def allocate_below_kept_memory(program, *sizes):
+    """Allocate memory of two sizes, free the first, and record an allocation of a third size at its addresses.
+
+    The recorded memory is mapped and unmapped while the second allocation is kept at a higher address.
+    """
+    before = [program.allocate(0, size) for size in sizes[:2]]
+    program.free(before[0])
+    program.empty_cache()
+    first = len(program.trace)
+    address = program.allocate(0, sizes[2])
+    assert address == before[0]
+    program.free(address)
+    program.empty_cache()
+    return first, before[1]
+
+
+@pytest.mark.parametrize("has_pool_ids", [False, True])
+@pytest.mark.parametrize(("distance", "total"), [(100 * MIB, TOTAL), (5 * TOTAL // 8, TOTAL), (100 * MIB, None)])
+@pytest.mark.parametrize("kept", [True, False])
+def test_memory_below_kept_memory_of_the_same_segment(kept, distance, total, has_pool_ids):
+    program = Program()
+    program.allocate(0, 1024)
+    first, address = allocate_below_kept_memory(program, distance, 20 * MIB, 60 * MIB)
+    if not kept:
+        program.free(address)
+        program.empty_cache()
+    program.allocate(0, 8 * MIB)
+    program.trace = [event | ({"pool_id": (0, 0)} if has_pool_ids else {}) for event in program.trace[first:]]
+    snapshot = program.snapshot(**({} if total is None else {"devices": [{"total": total}]}))
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    assert not private_pools(snapshot)
+
+
+def test_small_requests_below_kept_memory_of_the_same_segment():
+    program = Program()
+    program.allocate(0, 30 * MIB)
+    addresses = [program.allocate(0, MIB) for _ in range(9)]
+    for address in addresses[:8]:
+        program.free(address)
+    program.empty_cache()
+    first = len(program.trace)
+    program.free(program.allocate(0, MIB))
+    program.empty_cache()
+    program.trace = program.trace[first:]
+    snapshot = program.snapshot()
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    assert not private_pools(snapshot)
+
+
+def test_separate_parts_of_a_segment_of_which_some_are_unmapped_while_recording():
+    program = Program()
+    addresses = [program.allocate(0, 20 * MIB) for _ in range(7)]
+    for address in addresses[::2]:
+        program.free(address)
+    program.empty_cache()
+    first = len(program.trace)
+    program.free(addresses[1])
+    program.empty_cache()
+    program.free(program.allocate(0, 50 * MIB))
+    program.free(addresses[3])
+    program.empty_cache()
+    program.allocate(0, 4 * MIB)
+    program.trace = program.trace[first:]
+    snapshot = program.snapshot()
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    assert not private_pools(snapshot)
+
+
+@pytest.mark.parametrize("total", [TOTAL, None])
+def test_private_pools_beside_memory_below_kept_memory(total):
+    program = Program()
+    private = [program.allocate(1, size * MIB) for size in (30, 2, 40)]
+    program.free(private.pop(0))
+    program.empty_cache(pool=1)
+    first, _ = allocate_below_kept_memory(program, 100 * MIB, 20 * MIB, 60 * MIB)
+    private.append(program.allocate(1, 25 * MIB))
+    for block in private:
+        program.free(block)
+    program.empty_cache(pool=1)
+    program.allocate(0, 8 * MIB)
+    program.trace = program.trace[first:]
+    snapshot = program.snapshot(**({} if total is None else {"devices": [{"total": total}]}))
+    assert (snapshot.replay().grade, snapshot.replay().reason) == ("exact", "")
+    assert len(private_pools(snapshot)) == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_recordings_that_begin_at_any_event(seed):
+    program, generator = Program(), random.Random(seed)
+    live = []
+    for _ in range(100):
+        live.append(program.allocate(0, 512 * generator.randint(1, generator.choice([2048, 131072]))))
+        while len(live) > 6 or (live and generator.random() < 0.3):
+            program.free(live.pop(generator.randrange(len(live))))
+        if generator.random() < 0.2:
+            program.empty_cache()
+    trace = program.trace
+    for first in generator.sample(range(len(trace) - 20), 10):
+        program.trace = trace[first:]
+        snapshot = program.snapshot()
+        assert cached_verification(snapshot, 0).difference == ""
+        assert not private_pools(snapshot)
+
+
 def test_requests_after_a_retry():
     without_map = 0
     for seed in (6, 9, 11, 24):

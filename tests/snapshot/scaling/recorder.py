@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.scaling.step import StepRecording
 from snapshot.entries import block, event, frame, free_events, segment
@@ -78,8 +80,10 @@ class Recorder:
         self.model.release()
         for address in before.keys() - {item.address for item in self.model.segments}:
             self.log("segment_free", address, before[address], frames)
-        for page in sorted(mapped - self.mapped()):
-            self.log("segment_unmap", page, PAGE, frames)
+        pages = sorted(mapped - self.mapped())
+        for _, group in itertools.groupby(enumerate(pages), lambda item: item[1] - item[0] * PAGE):
+            (_, first), *others = group
+            self.log("segment_unmap", first, (1 + len(others)) * PAGE, frames)
 
     def log(self, action, address, size, frames=(), **fields):
         self.trace.append(event(action, address, size, len(self.trace), frames, **fields))
@@ -104,6 +108,12 @@ class Recorder:
             self.windows.append((size, first, len(self.trace) - 1))
         return self
 
+    def record(self, step, size):
+        """Run a step, release the cache, and return the size and the recording, which begins with the step."""
+        self.trace, self.windows = [], []
+        self.run(step, size).empty_cache()
+        return self.steps()[0]
+
     def steps(self):
         segments = []
         parts = [(item, *mapped) for item in self.model.segments for mapped in ranges(item)]
@@ -115,6 +125,7 @@ class Recorder:
                 if first <= part.address < end
             ]
             options = {"segment_type": "small" if item.small else "large", "is_expandable": item.expandable}
+            options["segment_pool_id"] = (0, 0)
             segments.append(segment(first, end - first, blocks, stream=item.stream, **options))
         settings = {"expandable_segments": self.model.expandable}
         snapshot = Snapshot.load({"segments": segments, "device_traces": [self.trace], "allocator_settings": settings})

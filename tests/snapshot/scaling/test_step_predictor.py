@@ -12,6 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import MIB
 from ipygpumem.features.fit.advice.observations import StepObservations
 from ipygpumem.snapshot.replay.run import run
+from ipygpumem.snapshot.replay.verification import cached_verification
 from ipygpumem.snapshot.scaling import matching
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
@@ -153,6 +154,36 @@ def test_tensors_that_are_kept_until_the_next_run(expandable, generations):
     times, amounts = edit.changes((60,))
     assert amounts[times < edit.time(0)].sum() == -generations * 2 * 60 * MIB
     assert repeated.pieces(1, 100)[-1].bytes_per_unit == (2 + 2 * generations + 2) * MIB
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_memory_that_is_released_between_the_runs(expandable):
+    """Outputs are kept, with unmapped memory at lower addresses of the same segment, and each run has its own file."""
+
+    def make():
+        kept = []
+
+        def step(recorder, size):
+            activations = [recorder.alloc(size * MIB, line(layer)) for layer in (1, 2)]
+            kept.append(recorder.alloc(2 * size * MIB, line(3)))
+            activations.append(recorder.alloc(size * MIB // 2, line(4)))
+            for address in [*activations, *(kept.pop(0) for _ in kept[2:])]:
+                recorder.free(address)
+
+        return step
+
+    recorder, step = Recorder(expandable=expandable), make()
+    steps = [recorder.record(step, size) for size in (25, 69, 25, 73, 117)]
+    assert not any(cached_verification(step.snapshot, 0).difference for _, step in steps)
+    last = steps[-1][1]
+    state = InitialState.at(last.snapshot, 0, len(last.timeline.trace) - 1)
+    runs = [((size,), step) for size, step in steps]
+    repeated = RecordedStepPredictor.from_recordings(steps[-3:], state=state, runs=runs).repeated()
+    for size in (40, 600):
+        actual = Recorder(expandable=expandable).run(make(), *[size] * 6)
+        prediction = repeated.predict(size)
+        assert (prediction.requested, prediction.allocated) == actual.peaks[-1][:2]
+        assert prediction.reserved == pytest.approx(actual.peaks[-1][2], rel=0.03)
 
 
 def test_runs_are_matched_once(monkeypatch):
