@@ -114,7 +114,8 @@ class _UnusedObject:
 def _referents(torch: Any, value: Any, instances: set[int], *, native: bool = False) -> list[Any]:
     """Return the objects to which a tensor, function, container or one of ``instances`` refers.
 
-    For other values, the result is empty. If ``native`` is true, references in C++ code are included.
+    For other values, the result is empty. If ``native`` is true, the base of a view is included, to which only C++ code
+    refers.
     """
     if is_instance(value, torch.Tensor):
         return [*gc.get_referents(value), *(base_of_view(value) if native else ())]

@@ -76,7 +76,10 @@ for _name in ("neg", "pos", "abs"):
 
 @contextlib.contextmanager
 def unknown_items(torch: Any, device: FakeDevice) -> Iterator[None]:
-    """Let ``Tensor.item`` return an `UnknownNumber` for tensors without data, and set ``has_unknown_numbers``."""
+    """In the current thread, let ``Tensor.item`` return an `UnknownNumber` for tensors without data.
+
+    Each such call sets ``has_unknown_numbers``.
+    """
     item, own_thread = torch.Tensor.item, threading.get_ident()
     exception = import_module("torch._subclasses.fake_tensor").DataDependentOutputException
 

@@ -137,8 +137,8 @@ def _rounded(sizes: Ints) -> Ints:
 def _serves(recording: Recording, event: int, operations: NDArray[Any]) -> int | None:
     """Return the peak of reserved memory in bytes if a request that failed is served; otherwise None.
 
-    The request must be served regardless of the addresses of new segments. If it failed only within a given capacity,
-    the requests that follow must be served as well.
+    The request must be served both with increasing and with decreasing addresses of new segments. If it failed only
+    within a given capacity, the requests that follow must be served as well.
     """
     limit = {"limit": recording.limit[0], "by_fraction": recording.by_fraction}
     options: dict[str, Any] = {**limit, "operations": operations}
