@@ -833,6 +833,7 @@ def test_generated_password_is_hidden(password):
 @pytest.mark.parametrize(
     "text",
     [
+        *("HuggingFaceTB/SmolLM2-135M", "HuggingFaceH4/zephyr-7b-beta", "float8_e4m3fn"),
         *("Qwen/Qwen2.5-VL-7B-Instruct", "vit_base_patch14_dinov2.lvd142m", "H100-80GB-HBM3"),
         *("%Y-%m-%dT%H:%M:%S.%fZ", "{epoch:03d}-{loss:.4f}.pt", "%-10s%5d", "ckpt-{epoch:02d}-{val_loss:.2f}"),
         *(r"^[A-Z]\d+$", r"\d{4}-\d{2}-\d{2}", ".*attn.*(q|k|v)_proj", "[^a-zA-Z0-9]+", r"$\alpha_{12}^2$"),

@@ -147,7 +147,7 @@ READING = ("devices", "cuda:0", "before")
         (["time"], -5, "time is -5.0, but must be in seconds since the Unix epoch"),
         (["notes"], "note", "notes is a string, not a list"),
         (["notes", 1], 7, "notes[1] is an integer, not a string"),
-        (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding must have 2 items, not 3"),
+        (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding must have 2 items, but got 3"),
         (["modules", 0, "rows", 0, "calls"], None, "modules[0].rows[0].calls is null, not an integer"),
         (["schema"], KeyError, "the data has no valid schema version, so it was not written by ipygpumem"),
         (["schema"], True, "the data has no valid schema version, so it was not written by ipygpumem"),

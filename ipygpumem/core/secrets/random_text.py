@@ -22,8 +22,10 @@ _DASHED = re.compile(r"(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{6}(-[A-Za-z\d]{6}){2}")
 """Pattern of the passwords that Apple's devices suggest, such as ``gert4y-raThoz-veqhud``."""
 _ORDINARY = re.compile(
     r"#[0-9a-fA-F]{3,8}|0x[0-9a-fA-F]+|\$[^$]+\$|[\w.,() ]+->[\w.,() ]*|\d+(x\d+)+|[A-Z]{2,}(_[A-Z]+)*_?\d*"
+    r"|b?float\d{1,2}(_\w{,12})?|[A-Za-z][\w.]{,40}/[A-Za-z][\w.]{,60}(-[\w.]{1,60}){1,12}"
 )
-"""Pattern of colors, hexadecimal numbers, LaTeX formulas, einsum expressions, shapes, and names of constants."""
+"""Pattern of colors, hexadecimal numbers, LaTeX formulas, einsum expressions, shapes, names of constants, data types,
+and models on Hugging Face's hub such as ``Qwen/Qwen2-VL-7B``."""
 _EXPRESSION = re.compile(r"\(\?|\.\*|\[[a-z]-|\\[dswDSWb]|[^@]://")
 """Pattern of parts of regular expressions and URLs."""
 _FORMAT = re.compile(

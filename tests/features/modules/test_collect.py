@@ -487,7 +487,7 @@ def test_ring_buffer_overflow(traffic):
 
 @pytest.mark.parametrize("value", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
 def test_object_that_is_not_a_module(fake_gpu, value):
-    with pytest.raises(OptionError, match=r"modules must be a torch\.nn\.Module, not"):
+    with pytest.raises(OptionError, match=r"modules must be a torch\.nn\.Module, but got"):
         ipygpumem.measure(modules=value)
 
 
