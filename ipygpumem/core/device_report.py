@@ -120,7 +120,8 @@ class DeviceReport(Serializable):
 
         If the peak that NVML records for this process rises during a measurement, the new peak was reached during the
         measurement, and PyTorch's share of it was at most PyTorch's peak reserved memory. The value is None if the
-        recorded peak did not rise, or if the bound is not more than 16 MiB above the growth between the readings.
+        recorded peak did not rise, if the bound is not more than 16 MiB above the growth between the readings, or if a
+        required value is unknown.
         """
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:

@@ -203,7 +203,7 @@ def write_file(target: Path, data: bytes) -> Path:
 
 
 def open_for_appending(path: Path) -> IO[bytes]:
-    """Create the file if it does not exist. Reads and writes are not buffered.
+    """Open a file, which is created if it does not exist. Reads and writes are not buffered.
 
     Raises `OSError` if the file cannot be opened, or could have been created by another user in a shared directory.
     """

@@ -243,7 +243,7 @@ def pause_gc() -> Iterator[None]:
 
 
 def collect_garbage(generation: int = 2) -> int:
-    """Defer interrupts, because Python would ignore a `KeyboardInterrupt` raised in a finalizer."""
+    """Collect garbage with deferred interrupts: Python would ignore a `KeyboardInterrupt` raised in a finalizer."""
     with DeferredInterrupts():
         return gc.collect(generation)
 

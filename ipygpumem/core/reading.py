@@ -215,7 +215,7 @@ class Baseline(Serializable):
         reading: Counters of all devices and of the host.
         device: Name of the device on which CUDA was initialized; None if CUDA was not initialized.
         label: Product name of the device.
-        context: Size of the CUDA context in bytes; None if the context already existed.
+        context: Size of the CUDA context in bytes; None if it is unknown or the context already existed.
         kernels: Memory outside PyTorch used by the first kernels and their libraries, in bytes; None if unknown.
         workspace: Size of the cuBLAS workspace in PyTorch's allocator, in bytes; None if unknown.
         note: Reason why the preload is incomplete; empty if it is complete.

@@ -236,7 +236,10 @@ def _before_context(end: DeviceReading) -> DeviceReading:
 
 
 def code_label(code: str) -> str:
-    """Return the first line of code that is not a comment or cell magic, redacted and truncated to 80 characters."""
+    """Return the first line of code, redacted and truncated to 80 characters.
+
+    Comments and cell magics are skipped, unless there are no other lines.
+    """
     if not code:
         return ""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]

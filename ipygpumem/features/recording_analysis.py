@@ -179,7 +179,10 @@ def _operations(graph: CompiledGraph, frame: Frame) -> list[GraphNode]:
 
 @cache
 def _source_nodes(frame: Frame) -> tuple[str, ...]:
-    """Return the operation names in Inductor's comment above the kernel that uses the memory allocated by a line."""
+    """Return the operation names in Inductor's comment above the kernel that uses the memory allocated by a line.
+
+    If the kernel has one output, only the last name is returned. The result is empty if there is no such comment.
+    """
     lines = linecache.getlines(frame.file)
     if not 0 < frame.line <= len(lines):
         return ()

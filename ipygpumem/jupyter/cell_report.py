@@ -217,7 +217,10 @@ class ReportPresenter:
 
 
 def fail_cell(shell: Any, result: Any, error: BaseException) -> None:
-    """Mark a finished cell as failed and show the error as one line. The cell keeps its value or earlier error."""
+    """Mark a finished cell as failed and show the error as one line. The cell keeps its value.
+
+    If the cell has already failed, it keeps its error, and only the name of the new error's class is printed.
+    """
     if result is not None and result.success:
         result.error_in_exec = error
         shell.showtraceback((type(one_line_traceback(error)), error, None))

@@ -70,7 +70,7 @@ class EventRangeQueries(SnapshotData):
         return event_statistics.short_lived(timeline, first, last, at_least, at_most_us)
 
     def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> CudaCallCounts:
-        """Count the CUDA calls that allocate and free segments after event ``first`` up to event ``last``."""
+        """Count the CUDA calls that allocate, free, map or unmap memory after event ``first`` up to event ``last``."""
         timeline, last = self._window(first, last, device)
         from ipygpumem.snapshot.queries import event_statistics
 

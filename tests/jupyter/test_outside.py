@@ -137,7 +137,7 @@ def test_env_shows_the_pip_command(notebook, monkeypatch):
 def test_env_with_all_packages(notebook):
     lines = notebook.run("%gpumem env").stdout.splitlines()
     line = next(line for line in lines if "by library" in line)
-    assert line.endswith("  exact: CUPTI's records")
+    assert line.endswith("  exact: CUPTI's records of allocations")
 
 
 def test_later_problem_is_reported_once(notebook, cupti):

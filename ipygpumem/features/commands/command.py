@@ -228,7 +228,10 @@ def _argparse_type(convert: Any) -> Any:
 
 
 def split_line(line: str) -> list[str]:
-    """On Windows, backslashes are not escape characters. Raises `OptionError` if a quotation mark is missing."""
+    """Split a line into arguments. On Windows, backslashes are not escape characters.
+
+    Raises `OptionError` if a quotation mark or an escaped character is missing.
+    """
     try:
         if os.name == "nt":
             return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]

@@ -68,7 +68,9 @@ def environment(runtime: Runtime | None = None) -> Environment:
         accuracy["GPU memory"] = ("unknown", torch or not_started)
     else:
         accuracy |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
-    accuracy["outside PyTorch, by library"] = _accuracy(torch or cupti_recorder().problem(), "CUPTI's records")
+    accuracy["outside PyTorch, by library"] = _accuracy(
+        torch or cupti_recorder().problem(), "CUPTI's records of allocations"
+    )
     module = pytorch.module()
     return Environment(
         python=platform.python_version(),

@@ -47,8 +47,8 @@ class SessionRows:
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
     """Yield the reports in a log or JSON file.
 
-    Messages about invalid reports are appended to ``faults``. If ``faults`` is None, the first invalid report raises a
-    `ReportError`.
+    Messages about invalid reports are appended to ``faults``. Raises `ReportError` if the file cannot be read, or if a
+    report is invalid and ``faults`` is None.
     """
     check_argument("path", path, (str, bytes, os.PathLike), "the name of a file")
     name = printable(os.fsdecode(path))
@@ -136,9 +136,9 @@ def starts_with_report(path: Path) -> bool:
 
 
 def read_rows(path: str | os.PathLike[str]) -> SessionRows:
-    """Invalid parts are skipped and listed in `SessionRows.faults`.
+    """Read a log, a JSON file or a notebook. Invalid parts are skipped and listed in `SessionRows.faults`.
 
-    Raises `ReportError` if the file cannot be read, or contains only invalid reports.
+    Raises `ReportError` if the file cannot be read, or is a log or JSON file that contains only invalid reports.
     """
     if _is_notebook(path):
         return read_notebook(path)

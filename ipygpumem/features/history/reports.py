@@ -59,7 +59,7 @@ class Reports(Sequence["Report"]):
             self.append(report)
 
     def append(self, report: Report) -> None:
-        """Append a report. If the list is full, the oldest report is discarded."""
+        """Append a report, and write it to the log if there is one. If the list is full, discard the oldest report."""
         if not isinstance(report, Report):  # calling check_argument for every report would take longer
             check_argument("report", report, Report, "a Report")
         reports = self._reports

@@ -56,7 +56,7 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 def history_tables(
     rows: Sequence[ReportRow], page: TablePage, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """Rows without a change in memory usage are listed only if the table is sorted by ``time``."""
+    """Rows of successful measurements without a memory change are listed only if the table is sorted by ``time``."""
     listed_rows = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
     several = len({row.device for row in rows}) > 1
     bar_field = page.by if page.by in {"held", "outside"} else "peak"
@@ -132,8 +132,9 @@ def comparison_tables(
     """Return a list of one table, which contains the second run with the changes from the first run.
 
     The rows are sorted by the absolute change in the column ``by``, largest first; ``"in"`` keeps the order of
-    ``pairs``. ``names`` contains the names of both runs, and ``skipped`` the number of cell executions in each run that
-    are omitted because the cell was executed again later.
+    ``pairs``. Rows without a memory change in either run are omitted, unless ``by`` is ``"time"``. ``names`` contains
+    the names of both runs, and ``skipped`` the number of cell executions in each run that are omitted because the cell
+    was executed again later.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(SORT_COLUMNS[by]) or 0))

@@ -125,7 +125,7 @@ def find_holders(
 
 
 def new_holders(report: Report, baseline: model.StorageBaseline | None) -> model.Holders | None:
-    """Return the holders of memory added by a cell, or None if the cell added less than 1 MiB or has no baseline."""
+    """Return the holders of memory added by a cell, or None without a baseline or less than 1 MiB on each device."""
     grown_devices = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
     if baseline is None or not grown_devices:
         return None

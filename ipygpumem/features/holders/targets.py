@@ -80,7 +80,7 @@ class SearchTargets:
         self.elements: ListElements | None = None
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
-        """Add objects grouped by role. Return other objects, such as gradients, to which only C++ objects refer."""
+        """Add objects grouped by role. Return the gradients and other objects to which C++ objects refer."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
         hidden, nodes = list[Any](), list[tuple[Any, Any]]()

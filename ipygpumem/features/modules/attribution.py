@@ -204,7 +204,7 @@ class AttributedAllocations:
         return int(self._timeline.allocations.size[rows].sum())
 
     def by_module(self, rows: Mask) -> list[int]:
-        """The sizes are requested sizes in bytes. They exclude the allocations of submodules."""
+        """Return the requested sizes of the selected allocations by module, in bytes, excluding submodules."""
         sums = np.zeros(len(self.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])

@@ -88,7 +88,10 @@ class ModelStorages:
             pending += reversed(children)
 
     def _assign_index(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """A new module has the index of the module that it replaces or of its parent."""
+        """Return the index of a module.
+
+        A module that is added later has the index of the module that it replaces, or otherwise that of its parent.
+        """
         class_name = type(module).__name__
         index = self.index(module)
         if index is not None:

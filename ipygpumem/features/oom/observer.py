@@ -61,7 +61,7 @@ class FailedAllocationObserver:
         self._is_listening = False
 
     def listen(self, save: Callable[[Holders | None], str] | None = None) -> bool:
-        """Return False if CUDA is not initialized or PyTorch does not report failures.
+        """Observe failed allocations. Return False if CUDA is not initialized or PyTorch does not report failures.
 
         ``save`` is called at the first failure in a cell to save the allocation history. Its argument is the holders of
         the memory, or None if they are unknown, and its result is a message.
@@ -215,7 +215,7 @@ class OomRecording:
         return f"when an allocation fails, the allocation history is saved to {template}{cost}"
 
     def resume(self) -> None:
-        """Do nothing if recording is disabled, CUDA is not initialized or another recording is active."""
+        """Start recording, unless it is disabled, CUDA is not initialized, or a recording is already active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
         is_configured = self.template is not None and pytorch.initialized_torch() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():

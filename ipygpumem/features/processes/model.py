@@ -44,9 +44,10 @@ def other_process_changes(
 ) -> tuple[OtherProcessChange, ...]:
     """Return the memory changes of other processes in descending order of their absolute values.
 
-    The changes add up to `DeviceReport.others`. ``identify`` is a function that takes a PID and an event, and returns
-    the process and the event, with ``came`` replaced by ``began`` if the process started during the measurement, and
-    ``left`` replaced by ``ended`` if the process ended.
+    The changes add up to `DeviceReport.others`. The result is empty if the memory usage of other processes is unknown.
+    ``unchanged`` specifies whether processes with unchanged memory usage are included. ``identify`` is a function that
+    takes a PID and an event, and returns the process and the event, with ``came`` replaced by ``began`` if the process
+    started during the measurement, and ``left`` replaced by ``ended`` if the process ended.
     """
     if not device.process_wide or device.before.others is None or device.after.others is None:
         return ()

@@ -92,7 +92,8 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
     Args:
         folder: Directory passed to ``measure(rank_reports=...)``.
-        workers: Number of processes that read the snapshots. If it is 1, this process reads them.
+        workers: Number of processes that read the snapshots. If it is 1, or there are only a few snapshots,
+            this process reads them.
 
     Raises:
         ReportError: The directory does not exist, or contains no reports or snapshots of ranks.

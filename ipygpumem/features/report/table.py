@@ -201,4 +201,5 @@ def _baseline_size(baseline: Baseline) -> str:
         return f"baseline {total} MiB (context {total - round(kernels / MIB)}, first kernels {round(kernels / MIB)})"
     if outside is None:
         return "the baseline of memory outside PyTorch is unknown"
-    return f"baseline {round(outside / MIB)} MiB outside PyTorch (CUDA was already initialized)"
+    unknown = "CUDA context" if context is None else "first kernels"
+    return f"baseline {round(outside / MIB)} MiB outside PyTorch (the size of the {unknown} is unknown)"

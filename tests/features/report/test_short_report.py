@@ -152,7 +152,8 @@ def test_baseline_line():
         "a report follows every cell that changes memory"
     )
     assert baseline_line(baseline(kernels=66 * MIB, workspace=32 * MIB, note="a note"), reports=False) == (
-        "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch (CUDA was already initialized); "
+        "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 772 MiB outside PyTorch "
+        "(the size of the CUDA context is unknown); "
         "cuBLAS workspace 32 MiB in PyTorch; a note; reports are off: use %gpumem on"
     )
 

@@ -198,7 +198,7 @@ class Engines:
                 self.show(ranks)
 
     def show(self, ranks: Ranks) -> None:
-        """Display a merged report in the notebook, or print it if there is no notebook."""
+        """Display a merged report in the notebook, or print it if IPython is not running."""
         if self._shell is None:
             print(ranks)  # noqa: T201 (its purpose)
         else:

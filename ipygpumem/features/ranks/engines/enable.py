@@ -26,7 +26,7 @@ def active() -> Engines | None:
 
 
 def enable(target: Any, *, timeout: float = 60) -> Engines:
-    """Load ipygpumem on every engine, so that each ``%%px`` cell displays one merged report.
+    """Load ipygpumem on the engines of a client or view, so that each ``%%px`` cell displays one merged report.
 
     Cells run with ``%autopx`` also display a report. Code sent through a broadcast view does not, because replies to
     such code do not identify the engine.
