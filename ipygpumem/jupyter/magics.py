@@ -159,7 +159,8 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             subcommand, _, rest = rest.partition(" ")
             names = [sub.name for sub in command.subcommands]
             if subcommand not in names:
-                raise UsageError(f"%gpumem {name}: the subcommand must be one of {', '.join(names)}")
+                got = f", but got {subcommand}" if subcommand else ""
+                raise UsageError(error_line(f"%gpumem {name}: the subcommand must be one of {', '.join(names)}{got}"))
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
         with _usage_errors(f"%gpumem {name}"), preserve_shown_warnings():

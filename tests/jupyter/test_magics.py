@@ -279,7 +279,7 @@ def test_statement_with_a_syntax_error(cpu_notebook):
     assert usage_line(cpu_notebook.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
     assert (
         usage_line(cpu_notebook.run("%gpumem record sart"))
-        == "%gpumem record: the subcommand must be one of start, save, stop"
+        == "%gpumem record: the subcommand must be one of start, save, stop, but got sart"
     )
     assert len(cpu_notebook.run("1 + 1").texts) == 1
 

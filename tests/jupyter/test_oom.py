@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import IPython
 import pytest
 import torch
 from traitlets import TraitError
 
+from ipygpumem.features.oom import observer
 from ipygpumem.features.oom.observer import oom_path
 from ipygpumem.snapshot import Snapshot
 
@@ -79,6 +82,13 @@ def test_error_caught_by_user_code(oom_notebook):
     assert "thread MainThread: step() x" in panel, (
         "holders at the time of the failure, although the frame no longer exists"
     )
+
+
+def test_error_caught_by_user_code_if_the_search_failed(oom_notebook, monkeypatch):
+    """The panel lists the current holders if the search at the time of the failure failed."""
+    monkeypatch.setattr(observer, "holders", Mock(side_effect=RuntimeError))
+    (panel,) = panels(oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    pass"))
+    assert "memory holders now" in panel
 
 
 RAISING = {

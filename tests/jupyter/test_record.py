@@ -104,7 +104,7 @@ def test_repeated_saves(gpu_notebook, tmp_path):
     ("line", "message"),
     [
         ("record", "%gpumem record: the subcommand must be one of start, save, stop"),
-        ("record -x", "%gpumem record: the subcommand must be one of start, save, stop"),
+        ("record -x", "%gpumem record: the subcommand must be one of start, save, stop, but got -x"),
         ("record stop", "%gpumem record stop: no recording is running"),
         (
             "record save x.pickle",

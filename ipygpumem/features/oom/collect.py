@@ -53,6 +53,7 @@ def failure_report(
     shown_holders = (
         next((earlier.holders for earlier in failures if earlier.holders is not None), None) if caught else None
     )
+    at_failure = shown_holders is not None
     shown_holders = shown_holders or attempt(holders)  # the report is still useful without holders
     freeable = freeable_out = 0
     if shown_holders is not None:
@@ -72,7 +73,7 @@ def failure_report(
     if command or not caught:
         sentences.append(f"to find the largest size that fits, run {command or _GENERAL_FIT_COMMAND}")
     return OutOfMemoryReport(
-        failure, count, _line(failure), caught, shown_holders, _largest_cells(failure.device), sentences
+        failure, count, _line(failure), caught, shown_holders, at_failure, _largest_cells(failure.device), sentences
     )
 
 

@@ -81,6 +81,7 @@ class OutOfMemoryReport:
         line: Line of code that requested the memory; empty if it is unknown.
         caught: Whether the code caught the error.
         holders: Holders of the memory; None if the search for them failed.
+        at_failure: Whether ``holders`` are those at the time of the first failure instead of the current ones.
         cells: Pairs (execution count, bytes) of the cells that added the most memory, in descending order of size.
         advice: Sentences about causes and solutions.
     """
@@ -90,6 +91,7 @@ class OutOfMemoryReport:
     line: str
     caught: bool
     holders: Holders | None
+    at_failure: bool
     cells: list[tuple[int, int]]
     advice: list[str]
 

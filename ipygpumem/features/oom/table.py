@@ -26,7 +26,7 @@ def oom_tables(panel: OutOfMemoryReport, baseline: Baseline | None = None) -> li
     title = last.title
     if len(tables) > 1:
         failure_time = "at the time of the failure" if panel.count == 1 else "at the time of the first failure"
-        title = f"{title} {failure_time if panel.caught else 'now'}"
+        title = f"{title} {failure_time if panel.at_failure else 'now'}"
     notes = (note for note in last.notes if not note.startswith("%gpumem"))  # the advice contains these
     cells = ", ".join(f"In [{number}] {signed(nbytes)}" for number, nbytes in panel.cells)
     cells_line = f"cells that added the most memory since the baseline: {cells}" if cells else ""
