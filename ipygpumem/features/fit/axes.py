@@ -154,7 +154,7 @@ def verification_size(
         return scaled.bound(size, allocated + limit) - allocated
 
     def growth(size: Size) -> int:
-        return scaled.predict(size).allocated - allocated
+        return scaled.allocated(size, allocated + limit) - allocated
 
     def size_at(index: int) -> Size:
         return proportional_size(axes, checked, index) if is_proportional else nth_size(axes, index)

@@ -152,7 +152,7 @@ class RecordedRuns:
         allocated, limit = self._before[self.index].allocated, self._allowance(self.index)
         power = 1 if len({at for at, _ in self._steps}) == GROWTH else GROWTH
         bound = scaled.bound(size, allocated + limit, power) if len(size) == 1 else 0
-        predicted, smallest = scaled.predict(size).allocated, self.probes[0].allocated
+        predicted, smallest = scaled.allocated(size, allocated + limit), self.probes[0].allocated
         return max(int(smallest + _SAFETY * max(predicted - smallest, 0)) - allocated, bound - allocated)
 
     def _is_visible(self) -> bool:

@@ -48,7 +48,8 @@ _CHECKS = (2, 2, 4, 4, 2, 2)
 """Factors between the sizes of successive runs that check the prediction, until a run confirms it."""
 _MAX_STEPS = 6
 """Maximum number of runs at increasing sizes after a run has confirmed the prediction."""
-_UNLIMITED = 1 << 60
+_LARGEST = 1 << 45
+"""Number of bytes above which predictions and their bounds are compared without replays."""
 _MAX_DIFFERENCE = 0.005
 """Difference between two runs at the same size, relative to the peak, above which the step cannot be predicted."""
 
@@ -224,7 +225,7 @@ class SizeSearch(RecordedRuns):
         """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
         fitted, double = self._fitted_size(), (GROWTH * largest[0],)
-        is_bounded = scaled.bound(double, _UNLIMITED) <= scaled.predict(double).allocated
+        is_bounded = scaled.bound(double, _LARGEST) <= scaled.allocated(double, _LARGEST)
         certain = self.code.axes[0].last <= largest[0] or (not fitted and is_bounded)
         if not reasons and self.ranks.minimum(int(certain)):
             return scaled, ()

@@ -66,7 +66,7 @@ class MemoryCapacity:
     def refusal(self, subject: str, nbytes: int, most: float, verb: str = "needs") -> FitError:
         """Return the error that ``subject`` needs ``nbytes``, more than the share ``most`` of the free memory."""
         share = f"{100 * most:g}% of the free {size_text(self.free)}"
-        suggestion = "" if most == MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
+        suggestion = "" if most >= MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
         return FitError(f"{subject} {verb} {size_text(nbytes)}, more than {share}{suggestion}")
 
 

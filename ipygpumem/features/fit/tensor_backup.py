@@ -163,8 +163,9 @@ class TensorBackup:
                 state.storage.save_contents(tensor.untyped_storage())
 
     def new_gradients(self) -> list[Any]:
-        """Return the gradients that are not the saved gradients, with None for each deleted gradient."""
-        return [leaf.grad for leaf, state in self._gradients if leaf.grad is not (state and state.tensor())]
+        """Return the gradients that are not the saved gradients."""
+        pairs = [(leaf.grad, state and state.tensor()) for leaf, state in self._gradients]
+        return [gradient for gradient, saved in pairs if gradient is not None and gradient is not saved]
 
     def holders(self) -> list[Any]:
         return [*self._tensors.values(), *self._gradients]
@@ -205,8 +206,7 @@ class TensorBackup:
         notes += restore_each(restore_gradient, self._gradients)
         versions = [(restored[id(state)], state.version) for state in self._all() if id(state) in restored]
         notes += restore_each(self._set_version, versions)
-        sizes = [storage.nbytes for storage in self._storages.values() if storage.is_moved]
-        if sizes:
+        if sizes := [storage.nbytes for storage in self._storages.values() if storage.is_moved]:
             notes.append(
                 f"The GPU had too little free memory to restore {many(len(sizes), 'storage')} ({size(sum(sizes))}): "
                 "their tensors are in host memory. Free GPU memory, and move these tensors to the GPU."

@@ -141,7 +141,8 @@ def polynomial(function: Callable[[int], Floats], index: int, first: int, last: 
     last = max(last, first + 2 * degree)
     sizes = np.linspace(first, last, 2 * degree + 1).astype(np.int64)
     values = np.asarray([function(size)[index] for size in sizes.tolist()])
-    coefficients = np.polynomial.polynomial.polyfit(sizes / last, values, degree)
+    weights = 1 / np.maximum(np.abs(values), 1)  # small values are as exact as large ones
+    coefficients = np.polynomial.polynomial.polyfit(sizes / last, values, degree, w=weights)
     deviation = np.abs(np.polynomial.polynomial.polyval(sizes / last, coefficients) - values)
     is_exact = bool(np.all(deviation <= _MAX_DEVIATION * np.abs(values)))
     return tuple((coefficients / float(last) ** np.arange(degree + 1)).tolist()) if is_exact else ()

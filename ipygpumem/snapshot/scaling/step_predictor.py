@@ -61,14 +61,12 @@ class StepPredictor:
         """
         limit = None if capacity is None else parse_size(capacity)
         sizes, levels, event = self._sizes_levels_and_peak_event(size)
-        requested = int(levels.max())
-        if requested >= _MAX_BYTES:
+        if (requested := int(levels.max())) >= _MAX_BYTES:
             text = " by ".join(f"{value:,}" for value in check_size(size))
             raise OptionError(f"the size {text} is too large: the step needs {_MAX_BYTES // GIB:,} GiB or more")
         result = self._replay(sizes, limit, settings)
         outcome, retries, missing_bytes = replay_outcome(result), result.allocator.retries, 0
-        failure = result.failure
-        if failure is not None:
+        if (failure := result.failure) is not None:
             missing_bytes = failure.reserved + failure.segment - (limit or 0)
             result = self._replay(sizes, None, settings)
         phase, line = self.step_requests.position(event)
@@ -85,6 +83,12 @@ class StepPredictor:
             phase=phase,
             line=line,
         )
+
+    def allocated(self, size: int | Sequence[int], limit: int, sizes: Ints | None = None) -> int:
+        """Return the peak of the allocated bytes with the predicted or given sizes; above ``limit``, a lower bound."""
+        sizes = self.model.sizes(self._check(size)) if sizes is None else sizes
+        requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
+        return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
 
     def events(self, size: int | Sequence[int]) -> Recording:
         """Return a recording of the requests of the step, or of several runs of the step if it is repeated."""
@@ -192,13 +196,12 @@ class StepPredictor:
         return sizes, levels, int(np.argmax(levels)) - 1
 
     def _replay(self, sizes: Ints, limit: int | None, settings: str | None) -> ReplayRun:
-        runs = ConsecutiveRuns(self.step_requests)
-        return runs.replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
+        replay = ConsecutiveRuns(self.step_requests).replay
+        return replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
 
     def _check(self, size: int | Sequence[int]) -> Size:
         checked = check_size(size)
-        axes = len(self.model.nodes)
-        if len(checked) != axes:
+        if len(checked) != (axes := len(self.model.nodes)):
             raise OptionError(f"the size {size!r} must have {many(axes, 'value')}, like the recorded sizes")
         return checked
 
@@ -248,9 +251,8 @@ class RecordedStepPredictor(StepPredictor):
         runs_by_size: list[Run] = [(check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs_by_size or len({len(size) for size, _ in runs_by_size}) > 1:
             raise OptionError("recordings at several sizes are required; all sizes must have the same number of axes")
-        matched = MatchedRecordings(runs_by_size)
+        matched, (_, last) = MatchedRecordings(runs_by_size), runs_by_size[-1]
         model = choose_model(matched, axis)
-        last = runs_by_size[-1][1]
         try:
             state = state or InitialState.at(last.snapshot, last.device, last.last)
             retained = find_retained_blocks([*runs], matched, state.state.blocks["row"]) if runs else None
@@ -280,8 +282,7 @@ class RecordedStepPredictor(StepPredictor):
     def bound(self, size: int | Sequence[int], limit: int, least_power: float = 2) -> int:
         """Return an upper bound on the allocated bytes; see `bounded_sizes`. Bounds above ``limit`` may be too low."""
         sizes = bounded_sizes(self._matched, self.model, self._check(size), self._is_confirmed, least_power)
-        requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
-        return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
+        return self.allocated(size, limit, sizes)
 
     def deviation(
         self, size: int | Sequence[int], recording: SnapshotData | StepRecording
@@ -290,8 +291,7 @@ class RecordedStepPredictor(StepPredictor):
 
     def at(self, axis: int, size: int) -> StepPredictor:
         """Return a predictor of the remaining axis for a fixed size on ``axis``, which must not be the only axis."""
-        axes = len(self.model.nodes)
-        if axes == 1 or not 0 <= axis < axes:
+        if not 0 <= axis < (axes := len(self.model.nodes)) or axes == 1:
             raise OptionError(f"axis {axis!r} cannot be fixed: the number of axes is {axes} (numbered from 0)")
         return StepPredictor(self.model.at(axis, *check_size(size)), self.step_requests)
 

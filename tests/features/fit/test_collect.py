@@ -368,6 +368,25 @@ def test_temporary_tensors_are_not_workspaces(allocations, fake_gpu, power, free
     assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.01)
 
 
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("sizes", [range(1, 1 << 40), [2, 4, 8, 16, 32, 50_000, 1 << 40], [2, 4, 6, 1 << 40]])
+def test_sizes_that_no_memory_can_hold(allocations, sizes, dry):
+    """Sizes at which a step would need more memory than a process has addresses do not fit."""
+    layer = nn.Linear(64, 64)
+
+    def step(size):
+        x = layer(torch.randn(size, 64))
+        (x @ x.T).sum().backward()
+
+    options = {"dry": True, "device": "24 GiB"} if dry else {"most": 0.00005, "on": "24 GiB"}
+    result = ipygpumem.fit(step, sizes, **options)
+    assert not result.refusal
+    expected = ipygpumem.fit(step, range(1, 1 << 17), **options).largest
+    assert 70_000 < expected < 90_000
+    assert result.largest == max(size for size in sizes[: 1 << 17] if size <= expected)
+    assert "on average" not in str(result)
+
+
 def test_sizes_that_are_padded(allocations, fake_gpu):
     """The peak is the same at all small sizes, which do not show how much memory larger sizes need."""
     torch.cuda.synchronize()  # creates the CUDA context

@@ -39,6 +39,7 @@ import ipygpumem
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import pause_gc
 from ipygpumem.features.fit.advice.observer import StepObserver
+from ipygpumem.features.fit.tensor_backup import TensorBackup
 from ipygpumem.measurement.allocation_history import AllocationHistory
 from ipygpumem.measurement.runtime import current
 from ipygpumem.snapshot.replay.recording import ReplayError
@@ -899,3 +900,12 @@ def test_host_memory_is_insufficient(allocations, monkeypatch):
     assert not training.steps
     training.reads_values = False
     assert not ipygpumem.fit(training.step, [2, 4, 8], dry=True, on="2 GiB").refusal, "contents are not saved"
+
+
+def test_gradients_that_replace_the_saved_gradients():
+    deleted, kept, replaced, created = leaves = [nn.Parameter(torch.ones(2)) for _ in range(4)]
+    for leaf in (deleted, kept, replaced):
+        leaf.grad = torch.ones(2)
+    backup = TensorBackup(torch, leaves, contents=True)
+    deleted.grad, replaced.grad, created.grad = None, torch.ones(2), torch.ones(2)
+    assert list(map(id, backup.new_gradients())) == [id(replaced.grad), id(created.grad)]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _OUTSIDE = 690 * MIB
 """Assumed memory usage outside PyTorch in bytes, for the CUDA context and kernels, as measured on an NVIDIA H200."""
-_UNLIMITED = 1 << 60
+_UNLIMITED = 1 << 45  # more than any GPU has, and less than the addresses of a replay
 _HOPPER = 9
 _HOPPER_MEMORY = 79 * GIB
 """Memory size from which a GPU that is not in this machine is assumed to be a Hopper GPU or a later one."""
