@@ -256,11 +256,12 @@ class SizeSearch(RecordedRuns):
         updated = self._predict()
         if keep and not wrong and updated.reasons:
             updated = scaled
-        error = f"{difference / probe.allocated:.1%}, more than {MAX_ERROR:.0%}"
+        error = f"more than {MAX_ERROR:.0%}"
         if difference <= MAX_ERROR * probe.allocated:
             part = f"the {size_text(grown)} by which the peak has grown since the smallest size"
             error = f"{size_text(difference)}, more than {_MAX_GROWTH_ERROR:.0%} of {part}"
-        reason = f"The prediction for the size {size_name(probe.size)} differs from the measured value by {error}."
+        values = f"predicted {precise_size(probe.predicted or 0)}, measured {precise_size(probe.allocated)}"
+        reason = f"The prediction for the size {size_name(size)} differs from the measured value by {error}: {values}."
         reasons = (*((reason,) if wrong else ()), *updated.reasons[:1])
         if not self.ranks.minimum(int(not reasons)):
             self.probes[-1] = ProbeRun(size, "fit", probe.allocated, probe.reserved)

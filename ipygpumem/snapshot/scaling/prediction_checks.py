@@ -149,10 +149,12 @@ def _unmatched(deviations: Sequence[PredictionDeviation]) -> str:
     if _share(worst) <= _MAX_SHARE:
         return ""
     count, item = sum(item.count for item in worst.unmatched if item.share), worst.unmatched[0]
+    share = min(_share(worst), 1.0)  # the allocations can belong to the peaks of different sizes
+    verb = "occurs" if count == 1 else "occur"
     return (
-        f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({_share(worst):.1%} of the"
-        f" peak) occur at only some sizes, mainly in {item.line} at size {_name(item.size)}. Use sizes at which the"
-        " step runs the same operations."
+        f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({share:.1%} of the peak)"
+        f" {verb} at only some sizes, mainly in {item.line} at size {_name(item.size)}. Use sizes at which the step runs"
+        " the same operations, for example with the same number of iterations of each loop."
     )
 
 
