@@ -16,7 +16,6 @@ from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.report import MeasurementLabel, Report
-from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.history.reports import HistoryCollector
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.features.limits.model import MemoryLimits
@@ -28,6 +27,7 @@ from ipygpumem.features.lines.source_code import (
     with_statement_region,
 )
 from ipygpumem.features.modules.tracker import ModuleTracker
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import RecordingOptions

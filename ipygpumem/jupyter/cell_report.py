@@ -13,7 +13,6 @@ from ipygpumem.core.interrupts import ImmediateInterrupts
 from ipygpumem.core.report import Report
 from ipygpumem.core.tables import tables_bundle
 from ipygpumem.core.text import printable
-from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Notebook
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import HistoryCollector
@@ -21,6 +20,7 @@ from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.holders.command import HolderBaselines
 from ipygpumem.features.limits.model import MemoryLimits
 from ipygpumem.features.oom.observer import OomRecording, failed_allocations
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.collect import AccuracyNotesCollector
 from ipygpumem.features.report.table import full_bundle, requested_bundle

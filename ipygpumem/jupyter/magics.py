@@ -21,9 +21,9 @@ from ipygpumem.core.files import check_path
 from ipygpumem.core.interrupts import DeferredInterrupts
 from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.text import error_line
-from ipygpumem.features.collectors import make_plan
 from ipygpumem.features.commands.command import Command, Option, parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import MemoryLimits
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector

@@ -123,7 +123,7 @@ def test_library_recording_is_disabled_during_profile(run_python, tmp_path):
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
         from ipygpumem.measurement.runtime import current
-        from ipygpumem.features.collectors import make_plan
+        from ipygpumem.features.plan import make_plan
         from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.core.report import MeasurementLabel
         from ipygpumem.measurement.measurement import MeasurementOptions

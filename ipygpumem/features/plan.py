@@ -1,4 +1,4 @@
-"""Creation of the plan of a measurement, with the collectors that its options require."""
+"""Creation of the plan of a measurement from its options."""
 
 from __future__ import annotations
 
