@@ -153,8 +153,8 @@ def _unmatched(deviations: Sequence[PredictionDeviation]) -> str:
     verb = "occurs" if count == 1 else "occur"
     return (
         f"Not all recorded sizes have the same allocations: {many(count, 'allocation')} ({share:.1%} of the peak)"
-        f" {verb} at only some sizes, mainly in {item.line} at size {_name(item.size)}. Use sizes at which the step runs"
-        " the same operations, for example with the same number of iterations of each loop."
+        f" {verb} at only some sizes, mainly in {item.line} at size {_name(item.size)}. Use sizes at which the step"
+        " runs the same operations, for example with the same number of iterations of each loop."
     )
 
 
