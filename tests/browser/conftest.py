@@ -122,6 +122,7 @@ class Lab:
                 *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
                 *(f"--port={self.port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
                 *(f"--ServerApp.root_dir={self.folder}", f"--LabApp.user_settings_dir={self.settings}"),
+                "--LabApp.expose_app_in_browser=True",
                 *("--LabApp.news_url=", "--log-level=ERROR", f"--LabApp.workspaces_dir={self.folder / 'workspaces'}"),
             ],
             env={
@@ -139,6 +140,11 @@ class Lab:
     def notebook_url(self, name):
         """Return the URL of a notebook in its own workspace, in which no tabs of other tests are restored."""
         return self.url(f"lab/workspaces/{Path(name).stem}/tree/{name}")
+
+    @staticmethod
+    def open(tab, name):
+        """Open a notebook in the page of the fixture ``tab``."""
+        tab.evaluate("(path) => jupyterapp.commands.execute('docmanager:open', { path }).then(() => null)", name)
 
     def responds(self):
         with contextlib.suppress(OSError), urllib.request.urlopen(self.url("api"), timeout=5):
@@ -168,3 +174,30 @@ def lab(tmp_path_factory):
     running = Lab(folder, settings)
     yield running
     running.close()
+
+
+@pytest.fixture(scope="package")
+def lab_page(browser, lab):
+    context = browser.new_context()
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.goto(lab.url("lab"))
+    page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def tab(lab_page, request):
+    """A page with JupyterLab and no open notebook, for `Lab.open`. Parametrize it with "light" or "dark".
+
+    The tests share it, because loading JupyterLab takes longer than most of them.
+    """
+    lab_page.scheme = getattr(request, "param", "light")
+    lab_page.set_viewport_size({"width": 1100, "height": 900})
+    lab_page.emulate_media(color_scheme=lab_page.scheme)
+    yield lab_page
+    lab_page.evaluate("for (const widget of [...jupyterapp.shell.widgets('main')]) widget.dispose()")
+    while lab_page.locator(".jp-Dialog").count():
+        lab_page.keyboard.press("Escape")
+        lab_page.wait_for_timeout(50)

@@ -31,15 +31,15 @@ def notebook(lab):
     return "explain.ipynb"
 
 
-def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
+def test_bars_of_the_waterfall_are_adjacent(lab, notebook, tab):
     errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(lab.notebook_url(notebook))
-    output = page.locator(".jp-OutputArea-output")
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    lab.open(tab, notebook)
+    output = tab.locator(".jp-OutputArea-output")
     table = output.locator("table")
     table.wait_for(timeout=60_000)
-    page.locator("dialog").get_by_role("button", name="No Kernel").click()
-    assert page.evaluate("window.broken") is None
+    tab.locator("dialog").get_by_role("button", name="No Kernel").click()
+    assert tab.evaluate("window.broken") is None
     rows = table.locator("tr")
     rows.nth(len(waterfall().steps) - 1).wait_for()
     assert rows.count() == len(waterfall().steps)

@@ -14,9 +14,8 @@ while not os.path.exists('end of work'): time.sleep(0.05)
 print('done')"""
 
 
-def test_long_cell(lab, browser):
-    context = browser.new_context(viewport={"width": 1200, "height": 700})
-    notebook = Notebook(lab, context.new_page(), "live.ipynb", FAKE, WORK)
+def test_long_cell(lab, tab):
+    notebook = Notebook(lab, tab, "live.ipynb", FAKE, WORK)
     notebook.run(0)
     notebook.run(1)
     cell = notebook.cell(1)
@@ -35,7 +34,6 @@ def test_long_cell(lab, browser):
     assert "running for" not in str(document)
     assert "application/vnd.ipygpumem+json" in report["metadata"]
     assert notebook.errors == []
-    context.close()
 
 
 CAPTURED_CELL = """import ipywidgets
@@ -51,9 +49,8 @@ from ipygpumem.jupyter import live_display
 live, live_display.DELAY = get_ipython().magics_manager.registry['GPUMem'].cells.live, 300"""
 
 
-def test_output_widget_gets_no_chart(lab, browser):
-    context = browser.new_context(viewport={"width": 1000, "height": 700})
-    notebook = Notebook(lab, context.new_page(), "inside.ipynb", FAKE + LATE, CAPTURED_CELL)
+def test_output_widget_gets_no_chart(lab, tab):
+    notebook = Notebook(lab, tab, "inside.ipynb", FAKE + LATE, CAPTURED_CELL)
     notebook.run(0)
     notebook.run(1)
     cell = notebook.cell(1)
@@ -63,4 +60,3 @@ def test_output_widget_gets_no_chart(lab, browser):
     kinds = [output.output_type for output in notebook.save().cells[1].outputs]
     assert kinds == ["display_data", "stream", "display_data"]
     assert notebook.errors == []
-    context.close()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from browser.test_widget import Notebook
 
 TESTS = Path(__file__).parents[1]
@@ -44,13 +42,6 @@ STATE = """(cell) => {
 MIB = 1 << 20
 
 
-@pytest.fixture
-def tab(browser):
-    context = browser.new_context(viewport={"width": 1200, "height": 900}, color_scheme="light")
-    yield context.new_page()
-    context.close()
-
-
 def state(notebook, cell):
     return notebook.page.evaluate(STATE, cell)
 
@@ -65,9 +56,10 @@ def until(notebook, cell, condition, seconds=60):
     raise AssertionError(f"{current} {notebook.errors}")
 
 
-def test_two_devices_while_cells_run(lab, tab):
+def test_two_devices_while_cells_run(lab, page):
     code = "%gpumem monitor --every 0.25"
-    notebook = Notebook(lab, tab, "monitor.ipynb", FAKE, code, WORK, THREADS, "%unload_ext ipygpumem")
+    sources = FAKE, code, WORK, THREADS, "%unload_ext ipygpumem"
+    notebook = Notebook(lab, page, "monitor.ipynb", *sources, loads=True)
     notebook.run(0)
     notebook.run(1)
     first = until(notebook, 1, lambda status: status["count"] > 2)
@@ -89,20 +81,20 @@ def test_two_devices_while_cells_run(lab, tab):
     assert all(count > 5 for count in after["painted"])
 
     # The theme follows the notebook
-    tab.emulate_media(color_scheme="dark")
+    page.emulate_media(color_scheme="dark")
     dark = until(notebook, 1, lambda status: status["theme"] == "dark")
     assert all(count > 5 for count in dark["painted"])
 
     # A pause stops the charts, but not the readings
     chart = notebook.cell(1).locator("canvas").first
     chart.focus()
-    tab.keyboard.press("Space")
+    page.keyboard.press("Space")
     paused = until(notebook, 1, lambda status: status["status"].startswith("paused at "))
-    tab.keyboard.press("ArrowLeft")
-    tab.keyboard.press("-")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("-")
     continued = until(notebook, 1, lambda status: status["count"] > paused["count"] + 2)
     assert continued["span"] == 900
-    tab.keyboard.press("Space")
+    page.keyboard.press("Space")
     until(notebook, 1, lambda status: status["status"] == "live")
 
     # The notebook contains only the view of the loader
@@ -122,7 +114,7 @@ def test_two_devices_while_cells_run(lab, tab):
     for _ in range(1200):
         if state(notebook, 1) is None:
             break
-        tab.wait_for_timeout(50)
+        page.wait_for_timeout(50)
     assert state(notebook, 1) is None
     notebook.run(3)
     notebook.cell(3).get_by_text("[] ").wait_for(timeout=60_000)
@@ -130,9 +122,8 @@ def test_two_devices_while_cells_run(lab, tab):
     assert notebook.hosts <= {"127.0.0.1", None}
 
 
-def test_monitor_stops_when_its_output_is_removed(lab, browser):
-    context = browser.new_context(viewport={"width": 1000, "height": 800})
-    notebook = Notebook(lab, context.new_page(), "stops.ipynb", FAKE, "%gpumem monitor --every 0.25", THREADS)
+def test_monitor_stops_when_its_output_is_removed(lab, tab):
+    notebook = Notebook(lab, tab, "stops.ipynb", FAKE, "%gpumem monitor --every 0.25", THREADS)
     notebook.run(0)
     notebook.run(1)
     until(notebook, 1, lambda status: status["count"] > 2)
@@ -159,4 +150,3 @@ def test_monitor_stops_when_its_output_is_removed(lab, browser):
         if second - first < 12:
             break
     assert second - first < 12, "only the two readings of the cell itself"
-    context.close()

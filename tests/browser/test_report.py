@@ -3,7 +3,6 @@
 import nbformat
 import pytest
 
-from browser.snapshot_page import both_schemes
 from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, PeakCounters, RecordingInfo, Report
 from ipygpumem.core.tables import html_tables
@@ -75,19 +74,19 @@ COLORS = """element => {
 }"""
 
 
-@both_schemes
-def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
+@pytest.mark.parametrize("tab", ["light", "dark"], indirect=True)
+def test_report_in_an_untrusted_notebook(lab, notebook, tab, tmp_path):
     errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(lab.notebook_url(notebook))
-    line = page.locator(".jp-OutputArea-output", has_text="In [7], 2.31 s").first
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    lab.open(tab, notebook)
+    line = tab.locator(".jp-OutputArea-output", has_text="In [7], 2.31 s").first
     line.wait_for(timeout=60_000)
     text = line.inner_text()
     assert "cuda:0" in text
     assert "+1.9 GiB held" in text
     assert "outside PyTorch +2.1 GiB" in text
     assert "<script>" in text, "markup is escaped"
-    assert page.evaluate("window.broken") is None
+    assert tab.evaluate("window.broken") is None
     held_figure = line.get_by_text("+1.9 GiB held")
     assert "allocator counter" in held_figure.get_attribute("title")
     assert held_figure.evaluate("element => getComputedStyle(element).borderBottomStyle") == "solid"
@@ -100,8 +99,8 @@ def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     colors = held_figure.evaluate(COLORS)
     light, dark = sorted([luminance(colors["color"]), luminance(colors["background"])], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5, colors
-    assert (luminance(colors["background"]) < 0.2) == (page.scheme == "dark")
-    table = page.locator(".jp-OutputArea-output table").first
+    assert (luminance(colors["background"]) < 0.2) == (tab.scheme == "dark")
+    table = tab.locator(".jp-OutputArea-output table").first
     assert "allocated (tensors)" in table.inner_text()
-    page.screenshot(path=tmp_path / f"report-{page.scheme}.png")
+    tab.screenshot(path=tmp_path / f"report-{tab.scheme}.png")
     assert errors == []

@@ -25,7 +25,8 @@ API = """async ([cell, call]) => {
 
 
 class Notebook:
-    def __init__(self, lab, page, name, *sources):
+    def __init__(self, lab, page, name, *sources, loads=False):
+        """Open a new notebook. If ``loads`` is true, its address is loaded, so that the page can be reloaded."""
         self.lab, self.page, self.name = lab, page, name
         self.errors, self.hosts = [], set()
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -33,7 +34,10 @@ class Notebook:
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
         cells = [nbformat.v4.new_code_cell(source) for source in sources]
         nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), self.path)
-        page.goto(lab.notebook_url(name))
+        if loads:
+            page.goto(lab.notebook_url(name))
+        else:
+            lab.open(page, name)
         page.get_by_text("| Idle").wait_for(timeout=60_000)
 
     @property
@@ -84,22 +88,14 @@ class Notebook:
         self.page.get_by_text("| Idle").wait_for(timeout=60_000)
 
 
-@pytest.fixture
-def tab(browser):
-    context = browser.new_context(viewport={"width": 1200, "height": 1000})
-    yield context.new_page()
-    context.close()
-
-
 @pytest.fixture(scope="module")
 def snapshot():
     return Snapshot.load(files.path("gpt_small"))
 
 
-def test_viewer_through_reload_and_restart(lab, tab, snapshot):
-    notebook = Notebook(
-        lab, tab, "session.ipynb", f"{LOAD}snapshot.view()", "view = snapshot.view()\nview", "view.close()"
-    )
+def test_viewer_through_reload_and_restart(lab, page, snapshot):
+    sources = f"{LOAD}snapshot.view()", "view = snapshot.view()\nview", "view.close()"
+    notebook = Notebook(lab, page, "session.ipynb", *sources, loads=True)
     event, requested = snapshot.timeline().requested.peak()
 
     notebook.run(0)
@@ -118,7 +114,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     for milliseconds in (1500, 10_000, 30_000):  # until the range has been sent and stored
         zoomed_range = notebook.call(0, "zoom(2000, 2500)")
         assert zoomed_range != initial_range
-        tab.wait_for_timeout(milliseconds)
+        page.wait_for_timeout(milliseconds)
         notebook.save()
         notebook.reload()
         notebook.drawn(0)
@@ -160,7 +156,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.reload()
     notebook.static_image(0).wait_for(state="visible", timeout=60_000)
     assert notebook.static_image(1).is_visible()
-    tab.wait_for_timeout(1000)
+    page.wait_for_timeout(1000)
     assert notebook.static_image(0).is_visible()
 
 
@@ -211,7 +207,7 @@ def test_kernel_that_dies(lab, tab):
     assert notebook.call(0, "peak()") is None
 
 
-def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
+def test_picture_in_an_untrusted_notebook(lab, tab, snapshot):
     from ipygpumem.viewer.display_target import DisplayTarget
     from ipygpumem.viewer.view import View
 
@@ -220,16 +216,13 @@ def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown_pictures]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
-    context = browser.new_context(viewport={"width": 1100, "height": 800})
-    page = context.new_page()
-    page.goto(lab.notebook_url("strange.ipynb"))
-    image = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
+    lab.open(tab, "strange.ipynb")
+    image = tab.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
     image.wait_for(timeout=60_000)
     box = image.bounding_box()
     assert 500 < box["width"] <= 880
     assert box["width"] / box["height"] == pytest.approx(880 / shown_pictures[0][1]["image/png"]["height"], rel=0.02)
-    assert page.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
-    context.close()
+    assert tab.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
 
 
 def test_nbconvert_shows_the_picture(snapshot):
