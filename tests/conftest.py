@@ -155,10 +155,11 @@ def small_heap(request):
 
         def initialize_small(heap, *arguments, **options):
             initialize(heap, *arguments, **options)
-            if heap._stop_ids is not None:
+            if heap._finds_tracked:
                 modules = [sys.modules[name] for name in list(sys.modules) if is_own_module(name)]
                 own = [vars(module) for module in modules if module is not request.module]
-                heap._stop_ids = {*heap._stop_ids, *map(id, own)}
+                if heap._stop_ids is not None:
+                    heap._stop_ids = {*heap._stop_ids, *map(id, own)}
                 heap.seen_ids.update(map(id, [*own, *pytest_objects]))
                 for frame, _ in traceback.walk_stack(None):
                     if f"{os.sep}_pytest{os.sep}" in frame.f_code.co_filename:
