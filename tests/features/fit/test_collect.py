@@ -297,7 +297,7 @@ def test_smaller_runs_if_no_larger_run_is_allowed(allocations, fake_gpu, first_n
     assert sizes[-3:] == [(512, "fit"), (320, "fit"), (512, "verification")]
     assert max(probe.allocated for probe in result.probes) - before <= 0.25 * (result.capacity - before)
     if first_needs_more:
-        assert result.refusal.startswith("two runs at size 512 differ by 20.0 MiB at their peaks: make the step allocate")
+        assert "two runs at size 512 differ by 20.0 MiB at their peaks: make the step allocate" in result.refusal
     else:
         assert result.predict(1024) == measured(step, 1024)
 

@@ -194,6 +194,16 @@ def test_workspaces_of_convolutions(kernel, groups):
     assert phases.get("library workspaces", 0) == workspace
 
 
+@pytest.mark.parametrize("benchmark", [False, True])
+def test_search_for_the_algorithms_of_convolutions(monkeypatch, benchmark):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    layers = {"convolution": nn.Conv2d(8, 8, 1), "product": nn.Linear(64, 64)}
+    notes = {name: dry(lambda n, layer=layer: layer(torch.ones(n, 8, 64, 64))).notes for name, layer in layers.items()}
+    assert not notes["product"]
+    assert len(notes["convolution"]) == benchmark
+    assert all("With torch.backends.cudnn.benchmark, cuDNN can use larger" in note for note in notes["convolution"])
+
+
 def test_autocast():
     """On a machine without a GPU, autocast for CUDA has the effect that it has on a GPU."""
     first, norm = nn.Linear(64, 64, bias=False), nn.LayerNorm(64)

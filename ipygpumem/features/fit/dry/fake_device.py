@@ -55,6 +55,7 @@ class FakeDevice:
     Attributes:
         log: Allocations and frees on the simulated GPU.
         has_unknown_numbers: Whether the code has received an `UnknownNumber` instead of the value of a tensor.
+        searches_algorithms: Whether cuDNN would search for the fastest algorithms of convolutions on a GPU.
         native: Whether the code uses tensors on a real GPU. If not, tensors in host memory are counted instead.
     """
 
@@ -73,7 +74,7 @@ class FakeDevice:
         self._known = {id(tensor) for tensor in objects.tensors}
         self._gradients: list[tuple[Any, Any]] = []
         self._workspaces: dict[str, list[SimulatedAllocation]] = {}
-        self.has_unknown_numbers = self._in_backward = False
+        self.has_unknown_numbers = self.searches_algorithms = self._in_backward = False
         self._modules_by_node: dict[int, str] = {}
         self._tree: Any = import_module("torch.utils._pytree")
         self._dispatch: Any = import_module("torch.utils._python_dispatch")
@@ -117,11 +118,10 @@ class FakeDevice:
 
     def label_tensors(self) -> None:
         """Label the allocations of gradients and of optimizer state with their category and module."""
-        torch = self._torch
         for optimizer in self._objects.optimizers:
             for parameter, values in optimizer.state.items():
                 for value in values.values() if isinstance(values, dict) else ():
-                    if torch.is_tensor(value):
+                    if self._torch.is_tensor(value):
                         self._label(value, OPTIMIZER_STATE, self._names.owner(parameter))
         for leaf in self._objects.tensors:
             if leaf.is_leaf and leaf.grad is not None:
@@ -162,8 +162,7 @@ class FakeDevice:
         if value.dim() and value.is_leaf and (copy is None or copy.dtype != torch.bfloat16):
             device = "cpu" if value.is_meta else value.device
             copy = torch.empty_strided(value.size(), value.stride(), dtype=torch.bfloat16, device=device)
-            copy.requires_grad_(value.requires_grad)
-            self._copies[value] = copy
+            self._copies[value] = copy.requires_grad_(value.requires_grad)
         return value if copy is None else copy
 
     def allocation(self, tensor: Any) -> SimulatedAllocation | None:
@@ -255,9 +254,10 @@ class FakeDevice:
 
     def _convolution_workspace(self, function: Any, args: Any, result: Any) -> int:
         """Return the size of the cuDNN workspace in bytes if the function is a convolution, otherwise 0."""
-        if function is self._aten.convolution.default:
-            return convolution_workspace(self._torch, result, *args)
-        return convolution_workspace(self._torch, *args) if function is self._aten.convolution_backward.default else 0
+        if function not in {forward := self._aten.convolution.default, self._aten.convolution_backward.default}:
+            return 0
+        self.searches_algorithms |= self._torch.backends.cudnn.benchmark
+        return convolution_workspace(self._torch, *((result, *args) if function is forward else args))
 
     def _new_storages(self, result: Any) -> Iterator[Any]:
         for leaf in (result,) if isinstance(result, self._torch.Tensor) else self._tree.tree_leaves(result):

@@ -64,6 +64,7 @@ _DATA_ERROR = re.compile(
     r"FakeTensor|fake tensor|data pointer|tensor subclasses|must be 'meta'|WeakValueDictionary", re.IGNORECASE
 )
 _STORAGE_ERROR = re.compile(r"doesn't have storage|resize storage|set the storage of a tensor", re.IGNORECASE)
+_SEARCH = "With torch.backends.cudnn.benchmark, cuDNN can use larger workspaces, which the estimate does not include."
 _NO_GPU = re.compile(r"not (compiled|linked) with.*CUDA|no NVIDIA (driver|GPU)|support for cuda", re.IGNORECASE)
 
 
@@ -248,15 +249,17 @@ class DryRunner:
         return capacity.limit - max(capacity.allocated - existing, 0)
 
     def close(self) -> list[str]:
-        """Delete the fake tensors. Return a sentence for the user if objects that were not restored refer to them."""
-        if self.device is not None:
-            self.device.close()
-        collect_garbage(1)
-        count = 0 if self.device is None else self.device.remaining()
-        self.device = None
-        if not count:
+        """Delete the fake tensors. Return notes for the user, also if objects that were not restored refer to them."""
+        if (device := self.device) is None:
             return []
-        return [f"Objects that are not part of the step's state refer to {many(count, 'fake tensor')} without data."]
+        device.close()
+        collect_garbage(1)
+        self.device = None
+        notes = [_SEARCH] if device.searches_algorithms else []
+        if count := device.remaining():
+            objects = "Objects that are not part of the step's state"
+            notes.append(f"{objects} refer to {many(count, 'fake tensor')} without data.")
+        return notes
 
 
 def _reason(error: Exception, *, has_unknown_numbers: bool) -> str | None:
