@@ -94,7 +94,8 @@ def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
 
 def read_json(file: IO[bytes], limit: int) -> Any:
     """``limit`` is in bytes. NaN and infinity are invalid."""
-    text = file.read(limit + 1)
+    length = os.fstat(file.fileno()).st_size  # a read of ``limit`` bytes would allocate them also for a small file
+    text = file.read(min(length, limit) + 1)
     if len(text) > limit:
         raise ReportError(f"the file is larger than {size(limit)}")
     return _parse_json(text)

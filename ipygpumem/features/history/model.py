@@ -25,6 +25,8 @@ PAGE = 30
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048  # maximum size of a summary as UTF-8-encoded JSON, in bytes
 _SCHEMA = 1
+_MAX_TEXT = 500
+"""Maximum number of characters in the texts of a measurement in a file, because each of its devices has a row."""
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
 _CHANGES = ("held", "peak", "cached", "pending", "outside", "others", "unattributed")
@@ -107,6 +109,7 @@ _READER = DataclassReader({"Trust": Trust})
 def report_rows(report: Report) -> list[ReportRow]:
     used_devices = [device for device in report.devices.values() if device.before.context or device.after.context]
     common = {name: getattr(report, name) for name in _REPORT_FIELDS}
+    common |= {"cell_id": _short_id(report.cell_id), "code": report.code[:_MAX_TEXT]}
     host = report.host
     trust = host.grades["peak"].trust
     common |= {"host_held": host.held, "host_peak": host.peak, "host_peak_trust": trust}
@@ -179,7 +182,8 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     devices = mapping(data.get("devices"), "devices")
     if not devices:
         raise ReportError("the summary contains no devices")
-    common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data} | {"cell_id": cell_id, "code": code}
+    common = {name: data[name] for name in _SUMMARY_REPORT_FIELDS if name in data}
+    common |= {"cell_id": _short_id(cell_id), "code": code}
     rows = []
     for name, device in devices.items():
         where = f"devices.{printable(name)}"
@@ -191,6 +195,11 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
         check_ranges(row)
         rows.append(row)
     return rows
+
+
+def _short_id(cell_id: str | None) -> str | None:
+    """Return None for an ID that is too long, because a part of an ID can belong to several cells."""
+    return None if cell_id is None or len(cell_id) > _MAX_TEXT else printable(cell_id)
 
 
 _RunRows = dict[tuple[object, ...], ReportRow]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from fakes.sessions import cell
 from ipygpumem import ReportError, SnapshotError, load_reports
 from ipygpumem.features.history import load
+from ipygpumem.features.history.model import MIME
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.snapshot import Snapshot
 
@@ -171,3 +173,33 @@ def test_damaged_files_are_read_or_reported(path, data):
         assert len(fault.splitlines()) == 1
     for loaded_report in log:
         json.loads(loaded_report.to_json())
+
+
+@pytest.mark.parametrize("kind", ["log", "notebook"])
+@pytest.mark.parametrize("name", ["code", "id"])
+def test_long_texts_of_a_measurement_on_many_devices(tmp_path, kind, name):
+    """The texts of a measurement are limited, because its rows for each of the devices repeat them."""
+    text, devices = "\x07A" * 200_000, [f"cuda:{index}" for index in range(200)]
+    if kind == "log":
+        data = json.loads(cell(1, held=1 << 30).to_json())
+        (device,) = data["devices"].values()
+        data["devices"] = dict.fromkeys(devices, device)
+        data |= {"code": text} if name == "code" else {"cell_id": text}
+        path = tmp_path / "s.jsonl"
+        path.write_text(f"{json.dumps(data)}\n")
+    else:
+        summary = {"schema": 1, "time": 1, "cell": 1, "devices": {key: {"held": 1 << 30} for key in devices}}
+        outputs = [{"metadata": {MIME: summary}}]
+        content = {"cell_type": "code", "id": "a", "source": "x", "outputs": outputs}
+        content |= {"id": text} if name == "id" else {"source": text}
+        path = tmp_path / "x.ipynb"
+        path.write_text(json.dumps({"nbformat": 4, "cells": [content]}))
+    tracemalloc.start()
+    try:
+        rows = load.read_rows(path).rows
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(rows) == len(devices)
+    assert max(len(row.code) + len(row.cell_id or "") for row in rows) < 1000
+    assert peak < 20 * path.stat().st_size + 2_000_000
