@@ -13,6 +13,7 @@ from ipygpumem.features.lines.model import AllocationSite
 SCHEMA = 1  # schema version of the JSON data that `RankResult.to_dict` returns
 MAX_RANKS = 1 << 24
 _MAX_DEVICES = 1024
+_MAX_LAUNCH_IDS = 100
 _MAX_TEXT = 200  # maximum length of strings read from another process
 
 State = Literal["done", "running", "late", "died", "missing", "absent"]
@@ -159,4 +160,6 @@ def _checked(info: RankInfo) -> RankInfo:
         raise ReportError(
             f"origin.cards contains {len(info.devices):,} devices: at most {_MAX_DEVICES:,} are supported"
         )
+    if len(info.launch) > _MAX_LAUNCH_IDS:
+        raise ReportError(f"origin.launch contains {len(info.launch):,} IDs: at most {_MAX_LAUNCH_IDS} are supported")
     return replace(info, host=info.host[:_MAX_TEXT], version=info.version[:_MAX_TEXT])

@@ -141,6 +141,7 @@ def test_json_round_trip():
         ({"origin": {"began": 1e300}}, "finite"),
         ({"origin": {"began": -5.0}}, "is not a time"),
         ({"origin": {"cards": [{"name": "", "uuid": None, "label": "", "total": None}] * 1025}}, "1,025 devices"),
+        ({"origin": {"launch": [["job", "1"]] * 101}}, "origin.launch contains 101 IDs"),
         ({"peaks": [{}]}, "missing"),
         ({"schema": None}, "no valid schema version"),
     ],
