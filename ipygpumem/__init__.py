@@ -1,7 +1,7 @@
 """GPU memory reports for Jupyter notebooks and PyTorch programs.
 
 After ``%load_ext ipygpumem``, each cell that changes GPU memory usage is followed by a one-line report that splits the
-change into PyTorch tensors, PyTorch's cache, libraries outside PyTorch and other processes. Without IPython, use
+change into PyTorch tensors, PyTorch's cache, memory outside PyTorch and other processes. Without IPython, use
 ``with ipygpumem.measure() as m: ...`` and then ``m.report``.
 
 Importing this package imports neither PyTorch nor IPython. Most public names are loaded on first use.

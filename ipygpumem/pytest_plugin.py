@@ -1,4 +1,4 @@
-"""Pytest plugin that checks the memory limits of tests and prints a table of the memory usage of all tests.
+"""Pytest plugin that checks the memory limits of tests and, on request, prints a table of their memory usage.
 
 ::
 
@@ -6,7 +6,7 @@
     @pytest.mark.gpumem_limit("2 GiB", held=0, outside="50 MiB", host="1 GiB")
     def test_training_step(): ...
 
-    pytest --gpumem                                         # memory usage of each test, largest first
+    pytest --gpumem                                         # table of memory usage, highest peaks first
 
 Marks of modules, classes, tests and parameter sets (``pytest.param(..., marks=...)``) are combined. For each limit, the
 most specific mark takes precedence. Without a GPU, limits on GPU memory pass with a warning.

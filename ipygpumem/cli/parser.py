@@ -1,7 +1,8 @@
 """Shell command ``ipygpumem`` with its subcommands, such as ``summary``, ``peak``, ``diff``, ``view`` and ``history``.
 
 Commands for snapshots require only numpy, so they also run on machines without PyTorch or a GPU. The exit status is 0
-on success, 1 if a file cannot be read, 2 if the arguments are invalid, and 130 after an interrupt (Ctrl+C).
+on success, 1 if a file cannot be read or the output cannot be written, 2 if the arguments are invalid, and 130 after an
+interrupt (Ctrl+C).
 """
 
 from __future__ import annotations

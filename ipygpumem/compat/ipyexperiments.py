@@ -1,9 +1,9 @@
-"""Drop-in replacement for ``ipyexperiments.utils.mem`` with the same names, units and tolerance.
+"""Drop-in replacement for ``ipyexperiments.utils.mem`` with the same names and units.
 
 All values refer to an entire device, are read from NVML (or CUDA if NVML is not available), and are in MiB, rounded
-down. ``used`` includes the memory reserved by the driver, so that total = free + used. The tolerance is 2 MiB, the
-granularity of CUDA allocations. Unlike the original, this module can be imported without a GPU. Its functions then
-raise `RecordingError`.
+down. ``used`` includes the memory reserved by the driver, so that total = free + used. Because CUDA allocates memory in
+units of 2 MiB, a change can differ from the allocated size by up to 2 MiB. Unlike the original, this module can be
+imported without a GPU. Its functions then raise `RecordingError`.
 
 Names and semantics are those of ``ipyexperiments/utils/mem.py`` in stas00/ipyexperiments (Apache-2.0).
 """

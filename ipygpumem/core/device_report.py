@@ -92,12 +92,12 @@ class DeviceReport(Serializable):
 
     @property
     def process_wide(self) -> bool:
-        """Whether both readings contain this process's memory usage, so that the values exclude other processes."""
+        """Whether both readings contain this process's memory usage. If so, `outside` excludes other processes."""
         return self.before.process is not None and self.after.process is not None
 
     @property
     def outside(self) -> int | None:
-        """Change in memory outside PyTorch. With grade ``device``, the value includes the memory of other processes."""
+        """Change in memory outside PyTorch. With grade ``device``, it includes changes by other processes."""
         if self.process_wide:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
@@ -163,17 +163,17 @@ class DeviceReport(Serializable):
 
     @property
     def ooms(self) -> int:
-        """Number of allocations that raised an out-of-memory error."""
+        """Number of allocations that raised an out-of-memory error; 0 if unknown."""
         return difference(self.before.ooms, self.after.ooms) or 0
 
     @property
     def rejections(self) -> int:
-        """Number of allocations rejected because they would have exceeded PyTorch's limit; 0 before PyTorch 2.12."""
+        """Number of allocations rejected because of PyTorch's memory limit; 0 if unknown, as before PyTorch 2.12."""
         return difference(self.before.rejections, self.after.rejections) or 0
 
     @property
     def retries(self) -> int:
-        """Number of failed cudaMalloc calls that caused PyTorch to release its cache and try again."""
+        """Number of failed cudaMalloc calls that caused PyTorch to release its cache and retry; 0 if unknown."""
         return difference(self.before.retries, self.after.retries) or 0
 
     def has_changed(self, minimum: int) -> bool:

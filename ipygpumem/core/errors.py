@@ -1,4 +1,4 @@
-"""Exceptions of this package. Magics show them as one line, usually as a ``UsageError``."""
+"""Exceptions of this package, and checks of arguments. Magics show the exceptions as one line."""
 
 import reprlib
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ class IpyGpuMemError(Exception):
 
 
 class OptionError(IpyGpuMemError, ValueError):
-    """Raised if an option, argument or size is invalid."""
+    """Raised if an option or argument is invalid, a file cannot be written, or an optional library is missing."""
 
 
 class DeviceError(OptionError):
@@ -57,7 +57,7 @@ class RecordingError(IpyGpuMemError):
 
 
 class ReportError(IpyGpuMemError):
-    """Raised if a file or dict does not contain valid reports. The message states where the first error is."""
+    """Raised if reports cannot be read from a file or dict. The message contains the reason and any known position."""
 
 
 class SnapshotError(IpyGpuMemError):
@@ -73,7 +73,7 @@ class UnsafeSnapshotError(SnapshotError):
 
 
 class SnapshotLimitError(SnapshotError):
-    """Raised if a file exceeds a limit on size, nesting depth or loading time."""
+    """Raised if a file exceeds a limit, for example on its size, or there is not enough memory to read it."""
 
 
 class NvmlError(IpyGpuMemError):

@@ -130,8 +130,8 @@ def _follow_links(path: Path) -> tuple[Path, os.stat_result | None, bool]:
 def _is_foreign(status: os.stat_result, directory: Path) -> bool:
     """Return whether a link or file may have been created by another user in a shared directory.
 
-    A link is checked if all users can write to its directory; a file only if, in addition, users cannot replace the
-    files of other users in the directory, as in ``/tmp``. The owner of the directory is trusted.
+    The result can be true only if all users can write to the directory and, for a file, if the directory also has the
+    sticky bit, as ``/tmp`` has. The owner of the directory is trusted.
     """
     shared = directory.stat()
     required = stat.S_IWOTH if stat.S_ISLNK(status.st_mode) else stat.S_IWOTH | stat.S_ISVTX
@@ -215,7 +215,7 @@ def open_for_appending(path: Path) -> IO[bytes]:
 
 
 def open_regular_file(path: str | Path, mode: str = "rb", flags_added: int = 0, buffering: int = -1) -> IO[bytes]:
-    """Add ``flags_added`` to the flags of `os.open`.
+    """Open a regular file, with ``flags_added`` in addition to the flags that ``mode`` implies.
 
     Raises `OSError` for pipes, devices and files in ``/proc``, because reading them can block.
     """

@@ -46,7 +46,7 @@ class DeferredInterrupts:
 
 
 class DeferredInterruptsInFiles(DeferredInterrupts):
-    """Context manager that defers interrupts while a function runs whose file is below one of ``paths``."""
+    """Context manager that defers interrupts while a function from a file below one of ``paths`` is running."""
 
     def __init__(self, *paths: str) -> None:
         self._paths = paths

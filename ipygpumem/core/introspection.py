@@ -1,4 +1,4 @@
-"""Inspect objects and frames without side effects, control Python's memory, and recognize IPython's variables.
+"""Inspect objects and frames without side effects, control garbage collection, and recognize IPython's variables.
 
 The functions do not run code of the inspected classes (``__getattr__``, properties, ``__instancecheck__``), and keep no
 references to the inspected objects.

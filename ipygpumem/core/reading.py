@@ -7,8 +7,8 @@ Sizes are in bytes; unknown values are None, never 0. The lines of the breakdown
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-If NVML does not report the memory usage of each process, ``outside PyTorch`` also includes the memory of all other
-processes, and the lines ``other processes`` and ``unattributed`` are unknown.
+If NVML does not report the memory usage of this process, ``outside PyTorch`` also includes the memory of all other
+processes, and the lines ``this process``, ``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class DeviceReading(Serializable):
         used: Memory in use on the device, including memory reserved by the driver.
         process: Memory usage of this process according to NVML; 0 if it has no CUDA context on the device.
         others: Total memory usage of other processes according to NVML.
-        mode: ``process`` if the memory usage of this process is known and verified, ``device`` if only the memory usage
-            of the whole device is known, or ``torch-only`` if neither is known.
+        mode: ``process`` if NVML reports the memory usage of this process, ``device`` if only the memory usage of the
+            whole device is known, or ``torch-only`` if neither is known.
         why: Reason for the mode.
         source: Query that returned ``used`` and ``total``.
         busy: Whether this process had pending work on the current stream of the device.
@@ -140,7 +140,7 @@ class DeviceReading(Serializable):
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch. In mode ``device``, the value includes the memory of all other processes."""
+        """Memory outside PyTorch; includes the memory of all other processes if only ``process`` is unknown."""
         if self.process is None and self.mode == "device":
             return self.device_outside
         return difference(self.reserved, self.process)
@@ -177,7 +177,7 @@ class HostReading(Serializable):
 
     Attributes:
         rss: Resident memory of this process.
-        peak: Peak resident memory of this process (VmHWM).
+        peak: Peak resident memory of this process (VmHWM on Linux).
         pinned: Pinned memory reserved by PyTorch's host allocator.
         total: Total memory of the machine.
         available: Memory that programs can allocate without swapping.
@@ -204,7 +204,7 @@ class Reading(Serializable):
 
 
 PRELOAD_OFF = "preload is off"
-"""Value of `Baseline.note` if CUDA was not initialized because the ``preload`` setting is off."""
+"""Value of `Baseline.note` if nothing was preloaded because the ``preload`` setting is ``off``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Redaction of secrets in command lines and in lines of code.
 
-Names, numbers and paths are kept. Source code, structured text, text that looks random, values of options whose names
-suggest secrets, and all ambiguous values are redacted. All regular expressions take linear time.
+In command lines, names, numbers and paths are kept. Source code, structured text, text that looks random, values of
+options whose names suggest secrets, and ambiguous values are redacted. In lines of code, only literals, comments
+and words that may contain secrets are redacted. All regular expressions take linear time.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class ReportPresenter:
         return self._default_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        """Return the collectors that all plans contain.
+        """Return the collectors that the plans for cells and statements have in common.
 
         If ``requested`` is true, the report mentions the previous run of the cell even if the memory usage is the same.
         """

@@ -50,7 +50,7 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
     """Magics, settings and displays of the ipygpumem extension, which measures the GPU memory of each cell.
 
     Attributes:
-        session: Runtime of the extension.
+        session: Process-wide state of the package.
         record: Recording that ``%gpumem record`` starts and stops.
         cells: Measurements of the running cells.
     """

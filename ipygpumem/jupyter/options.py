@@ -92,7 +92,9 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
     arguments = parse_line(program, options, line)
     is_recorded = arguments.snapshot is not None or arguments.lines or arguments.function or arguments.modules
     if (arguments.stacks or arguments.max_entries or arguments.history) and not is_recorded:
-        raise OptionError("--stacks, --max-entries and --history require --snapshot PATH, --lines or --modules")
+        raise OptionError(
+            "--stacks, --max-entries and --history require --snapshot PATH, --lines, --function or --modules"
+        )
     if arguments.view and arguments.snapshot is None:
         raise OptionError("--view requires a snapshot: add --snapshot PATH")
     if getattr(arguments, "collect", None) is not None and (arguments.snapshot is None or not arguments.engines):

@@ -53,8 +53,9 @@ class RecordingOptions:
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
                 available = ", ".join(sorted(set(parameters) - _OWN_OPTIONS))
+                version = torch.__version__
                 raise OptionError(
-                    f"torch {torch.__version__} does not support the recording option {name!r}: choose from {available}"
+                    f"{name!r} is not an additional recording option of torch {version}: choose from {available}"
                 )
         arguments = {
             "enabled": "all",
@@ -267,7 +268,7 @@ def remove_stacks(events: Iterable[dict[str, Any]]) -> None:
 
 
 def remove_allocation_stacks(events: Iterable[dict[str, Any]]) -> None:
-    """Remove the stack of each event that frees memory if it is the list object in the event of the allocation."""
+    """Remove the stack of each event that frees memory if it is the same object as the stack of the allocation."""
     stacks: dict[tuple[bool, int], Any] = {}
     for event in events:
         if "addr" in event and "frames" in event:

@@ -48,7 +48,7 @@ class CompiledGraph:
     Attributes:
         name: Compile ID as in PyTorch's logs, for example ``"0/1"``.
         inputs: For each input, the path of the innermost module that contains it; empty if there is none.
-        file: File name of the code that runs the graph without a compiler backend.
+        file: File name, in stacks, of the Python code that torch.fx generated from the graph.
         node_of_line: Names of the nodes by line number in ``file``.
         optimizer: Whether the graph was compiled from the step of an optimizer.
     """

@@ -150,7 +150,7 @@ class PeakTracker:
         return dict(self._user_stats)
 
     def restore_user_stats(self, saved: dict[int, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-        """Restore the peaks that `user_stats` returned. This undoes the resets of PyTorch's peaks since that call."""
+        """Restore the user's peaks as of a call to `user_stats`, even if PyTorch's peaks have been reset since then."""
         with self._lock:
             self._user_stats.update(saved)
 

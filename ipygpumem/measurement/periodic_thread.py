@@ -17,8 +17,8 @@ class PeriodicThread:
     """Thread that calls ``work`` periodically.
 
     The first call to `start` creates the thread. The thread ends on `close`, or `IDLE_SECONDS` after `pause`, and a
-    later `start` creates a new one. An exception in ``work`` pauses the thread; any other exception, as after a program
-    has replaced a builtin function, ends it. Methods do nothing in a forked process.
+    later `start` creates a new one. An exception in ``work`` pauses the thread; any other exception, for
+    example because the program has replaced a builtin function, ends it. Methods do nothing in a forked process.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:

@@ -178,7 +178,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def close() -> None:
-    """The next call to `current` creates a new `Runtime`."""
+    """Close the `Runtime` of this process, if any. The next call to `current` creates a new one."""
     global _runtime  # noqa: PLW0603 (as above)
     if _runtime is not None:
         try:

@@ -110,7 +110,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def memory_limit(index: int) -> int | None:
-    """Return the limit of PyTorch's reserved memory that ``set_per_process_memory_fraction`` has set, in bytes.
+    """Return the limit on PyTorch's reserved memory that ``set_per_process_memory_fraction`` has set, in bytes.
 
     The result is None if no limit is set or it cannot be read, as before PyTorch 2.10.
     """
@@ -129,7 +129,7 @@ def uses_expandable_segments() -> bool:
 
 
 def pinned_memory(torch: Any) -> int | None:
-    """The size is in bytes; None if it is unknown."""
+    """Return the size of the pinned memory reserved by PyTorch's host allocator in bytes; None if unknown."""
     try:
         stats = torch._C._cuda_hostMemoryStats()
         # the key is allocated_bytes in PyTorch 2.13 and reserved_bytes in earlier versions

@@ -59,7 +59,7 @@ class Device:
         segments: Number of segment allocations and frees at the last reading.
         listed, others: ID and memory usage of each other process at the last reading, and their total usage in bytes.
         counter_source: Source of PyTorch's counters if it is not PyTorch's own allocator, otherwise empty.
-        latest: Values of the latest reading of the driver, without ``busy``; None if it failed.
+        latest: Latest values of the driver, without ``busy``; None if they were not read or the last attempt failed.
     """
 
     index: int
@@ -91,7 +91,7 @@ class Device:
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """Do not create a CUDA context. ``reason`` states why ``nvml`` is None."""
+        """Return a device without creating a CUDA context. ``reason`` states why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
         names = ("multi_processor_count", "max_threads_per_multi_processor")

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile compiles neither the wrapper nor the functions that it calls."""
+    """Return a wrapper of a function. torch.compile compiles neither the wrapper nor the functions that it calls."""
     frames = _eval_frame()
     if frames is None:
         return function

@@ -1,7 +1,8 @@
 """Host memory and loaded shared libraries of this process; names, users and command lines of other processes.
 
-In a container, NVML may report PIDs of the host's PID namespace. A process is therefore looked up only if it is certain
-that its PID refers to the same process in the PID namespace of this process.
+In a container, NVML may report PIDs of the host's PID namespace. A process is therefore described only if its PID is
+known to belong to the PID namespace of this process, or if the process with this PID there has the same user as this
+process and has opened a GPU.
 
 psutil is imported on first use because the shell commands for snapshots require only numpy.
 """
@@ -123,7 +124,7 @@ def loaded_library(name: str) -> str | None:
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 _FOREIGN_PID = "not looked up, because NVML's PID may belong to another PID namespace"
 _ENDED = "the process has ended or is hidden from this user"
-_UNREADABLE = "the operating system provides no information about this process"
+_UNREADABLE = "the operating system provides no information about the process"
 _MAX_PROCESSES = 4096
 _KERNEL_NAME_LENGTH = 15
 """Maximum length of a program name in the Linux kernel. Longer names of other users' processes are truncated."""

@@ -23,7 +23,7 @@ class PoolReading:
         device: Index of the device.
         reserved: Memory that the pool has reserved from CUDA.
         used: Part of the reserved memory that is in use.
-        peak: Peak of ``reserved``, or of ``used`` if ``reserved`` is None, since the library was initialized.
+        peak: Highest value so far of ``reserved``, or of ``used`` if ``reserved`` is None.
         source: Function or object that returned the statistics.
     """
 

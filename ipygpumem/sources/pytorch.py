@@ -134,10 +134,10 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
 
 
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
-    """Set the callback for out-of-memory errors, or remove it if it is None. Return whether this succeeded.
+    """Set the callback for out-of-memory errors; None removes the current callback. Return whether this succeeded.
 
-    ``callback(device, requested, limit, free)`` is called with the index of the device, the requested size, the memory
-    limit and the free memory of the device. Sizes are in bytes.
+    ``callback(device, requested, limit, free)`` is called with the index of the device, the requested size, PyTorch's
+    memory limit (or the total memory if no limit is set) and the free memory of the device. Sizes are in bytes.
     """
     torch = initialized_torch()
     attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)

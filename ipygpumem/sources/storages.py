@@ -175,7 +175,7 @@ class StorageInspector:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def defines_torch_dispatch(self, tensor: Any) -> bool:
-        """``__torch_dispatch__`` may run when the shape is read."""
+        """Return whether the class of a tensor defines ``__torch_dispatch__``, which may run when the shape is read."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:

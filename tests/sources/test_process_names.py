@@ -234,8 +234,8 @@ def test_number_of_known_processes_is_limited(start, outermost):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (psutil.AccessDenied(), "the operating system provides no information about this process"),
-        (OSError("no"), "the operating system provides no information about this process"),
+        (psutil.AccessDenied(), "the operating system provides no information about the process"),
+        (OSError("no"), "the operating system provides no information about the process"),
         (psutil.NoSuchProcess(5), "the process has ended or is hidden from this user"),
         (psutil.ZombieProcess(5), "the process has ended or is hidden from this user"),
     ],

@@ -1,11 +1,11 @@
-"""Names of options, variables and subcommands that suggest a secret."""
+"""Names of options, variables and subcommands that suggest a secret, and commands that read a password."""
 
 from __future__ import annotations
 
 import re
 
 MAX_WORD_LENGTH = 1000
-"""Length in characters of the part of a name that is examined. Longer words of commands are redacted."""
+"""Number of characters of a name that are examined. Longer words of commands are redacted."""
 NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
@@ -36,7 +36,8 @@ _PASSWORD_READER = re.compile(
 PASSWORD_PROGRAM = re.compile(
     r"(?<![\w.-])(https?|ldap\w{3,20}|openssl|(keydb|redis|valkey)-cli|snmp\w{2,20}|ssh-keygen)(?![^\s\"'])"
 )
-"""Pattern of programs with short options for passwords that other programs use for ordinary values."""
+"""Pattern of programs in which the options in `PASSWORD_OPTION` take passwords. In other programs, these options have
+ordinary values."""
 PASSWORD_OPTION = re.compile(r"(?<![^\s\"'])-[aAkKNwWxX]")
 """Pattern of short options for passwords, as in ``redis-cli -a PASSWORD``."""
 _PASSWORD_CALL = re.compile(

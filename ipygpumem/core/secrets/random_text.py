@@ -68,7 +68,8 @@ The kinds of characters are those of `_KINDS`; ``+`` marks pairs of letters that
 fitted to passwords with different symbols and to strings in the source code of Python packages.
 """
 _THRESHOLD, _NAME_THRESHOLD, _MIXED_THRESHOLD = 3.4, 4.4, 2.0
-"""Least scores of generated passwords: with symbols, without, and with symbols, digits and letters of both cases."""
+"""Scores above which a string is considered a generated password: with symbols, without symbols, and with symbols,
+digits and letters of both cases."""
 
 
 def is_random(text: str, min_length: int = 16) -> bool:

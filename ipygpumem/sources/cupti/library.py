@@ -1,4 +1,4 @@
-"""Record the memory allocations in this process, except memory created with cuMemCreate, with CUPTI.
+"""Record the memory allocations in this process with CUPTI, which omits memory created with cuMemCreate.
 
 The CUPTI library loaded by PyTorch is used, because a second copy would act as a second profiler. Only the Activity API
 is used, without a subscriber and without Python callbacks, so that torch.profiler continues to work.
@@ -102,7 +102,8 @@ class CuptiLibrary:
         if not stride:
             return np.zeros(0, dtype=RECORD)
         if stride < RECORD.itemsize:  # fail, because incomplete values would look complete
-            raise CuptiError(f"records of this version of CUPTI have {stride} bytes instead of {RECORD.itemsize} bytes")
+            size = RECORD.itemsize
+            raise CuptiError(f"records of this version of CUPTI have {stride} bytes, but at least {size} are required")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
         records: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
@@ -122,7 +123,7 @@ class CuptiLibrary:
 
     @staticmethod
     def text(pointer: int) -> str:
-        """Call this immediately, because CUPTI may free the string."""
+        """Return the C string at an address. Call this immediately, because CUPTI may free the string."""
         return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 
