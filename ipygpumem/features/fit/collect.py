@@ -26,6 +26,7 @@ from ipygpumem.features.fit.step_runner import MAX_SHARE, FitError, StepRunner
 from ipygpumem.features.holders.reference_graph import naming_functions
 from ipygpumem.measurement.measurement import notebook_sources
 from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.scaling.run_selection import growth_note
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 
 if TYPE_CHECKING:
@@ -248,6 +249,8 @@ def _result(
     if not refusal and scaled is not None and capacity is not None:
         if len(axes) == 1:
             values |= largest_sizes(search.ranks, axes[0], scaled, capacity, margin)
+            size = values["recommended"] or values["largest"]
+            search.notes += filter(None, [growth_note(scaled, size, capacity)] if size else ())
             values["pieces"] = scaled.pieces(axes[0].first, axes[0].last)
         else:
             values["combinations"] = tuple(_combinations(search.ranks, axes, scaled, capacity, margin))

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ipygpumem.core.units import size as size_text
+from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes
 from ipygpumem.snapshot.scaling.matching import Run
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
+
+_MAX_EXCESS = 0.25
+"""Share by which the upper bound of the memory usage may exceed the prediction without a note."""
 
 
 def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredictor:
@@ -24,6 +31,24 @@ def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredic
         if not candidate.reasons:
             return candidate
     return result
+
+
+def growth_note(scaled: RecordedStepPredictor, size: int, limit: int) -> str:
+    """Return a sentence if a step may need much more memory at a size than predicted; otherwise an empty string.
+
+    ``limit``: Largest number of bytes that is computed exactly, as in `RecordedStepPredictor.bound`.
+    """
+    bound = scaled.bound(size, limit)
+    if bound <= (1 + _MAX_EXCESS) * scaled.allocated(size, limit):
+        return ""
+    matched, model = scaled.matched, scaled.model
+    sizes = bounded_sizes(matched, model, (size,), scaled.is_confirmed)
+    live, _ = matched.step.peak_with(sizes)
+    line = matched.step.lines(live[np.argmax((sizes - model.sizes((size,)))[live])][None])[0]
+    return (
+        f"At size {size:,}, the step may need up to {size_text(bound)}: its runs do not show whether all allocations,"
+        f" mainly those in {line}, grow as predicted. Run the step at smaller sizes first."
+    )
 
 
 def releases_once(runs: Sequence[Run]) -> bool:

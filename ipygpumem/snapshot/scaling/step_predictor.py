@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,8 @@ _MAX_BYTES = 1 << 46  # largest peak that can be replayed, because addresses are
 _FIRST_INTERVAL = 1 / 64  # first interval of the search for the largest size that fits, as a share of the size
 _ROUNDING = 1.0  # bytes by which rounding may change the predicted requested bytes at an event
 
+SizeOrValue: TypeAlias = int | Sequence[int]
+
 
 class StepPredictor:
     """Predictor of the memory usage of a step at any size.
@@ -51,7 +53,7 @@ class StepPredictor:
         self._outcomes: dict[tuple[Any, ...], str] = {}
 
     def predict(
-        self, size: int | Sequence[int], capacity: int | str | None = None, settings: str | None = None
+        self, size: SizeOrValue, capacity: int | str | None = None, settings: str | None = None
     ) -> results.Prediction:
         """Predict the memory usage of the step by replaying its requests, or those of several runs if it is repeated.
 
@@ -84,13 +86,13 @@ class StepPredictor:
             line=line,
         )
 
-    def allocated(self, size: int | Sequence[int], limit: int, sizes: Ints | None = None) -> int:
+    def allocated(self, size: SizeOrValue, limit: int, sizes: Ints | None = None) -> int:
         """Return the peak of the allocated bytes with the predicted or given sizes; above ``limit``, a lower bound."""
         sizes = self.model.sizes(self._check(size)) if sizes is None else sizes
         requested = int((self.step_requests.base + self.step_requests.levels(sizes)).max())
         return requested if requested > limit else int(self._replay(sizes, None, None).allocated().max())
 
-    def events(self, size: int | Sequence[int]) -> Recording:
+    def events(self, size: SizeOrValue) -> Recording:
         """Return a recording of the requests of the step, or of several runs of the step if it is repeated."""
         return ConsecutiveRuns(self.step_requests).with_sizes(self.model.sizes(self._check(size)))
 
@@ -172,7 +174,7 @@ class StepPredictor:
             size = end + 1
         return tuple(result)
 
-    def breakdown(self, size: int | Sequence[int], key: str = "line", no_stack: str | None = None) -> tuple[Group, ...]:
+    def breakdown(self, size: SizeOrValue, key: str = "line", no_stack: str | None = None) -> tuple[Group, ...]:
         """Return the allocations at the predicted peak for a size, grouped by a key of `KEYS`, largest group first.
 
         ``no_stack``: Key for memory that was allocated before the step without a call stack; by default ``key``.
@@ -187,9 +189,7 @@ class StepPredictor:
             groups += group_rows(state.snapshot, timeline, rows, by)
         return merge_groups(groups)
 
-    def _sizes_levels_and_peak_event(
-        self, size: int | Sequence[int], factors: Floats | float = 1.0
-    ) -> tuple[Ints, Ints, int]:
+    def _sizes_levels_and_peak_event(self, size: SizeOrValue, factors: Floats | float = 1.0) -> tuple[Ints, Ints, int]:
         """Return the sizes of the allocations, the levels (see `StepRequests.levels`), and the event of the peak."""
         sizes = self.model.sizes(self._check(size), factors)
         levels = self.step_requests.base + self.step_requests.levels(sizes)
@@ -199,7 +199,7 @@ class StepPredictor:
         replay = ConsecutiveRuns(self.step_requests).replay
         return replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
 
-    def _check(self, size: int | Sequence[int]) -> Size:
+    def _check(self, size: SizeOrValue) -> Size:
         checked = check_size(size)
         if len(checked) != (axes := len(self.model.nodes)):
             raise OptionError(f"the size {size!r} must have {many(axes, 'value')}, like the recorded sizes")
@@ -210,6 +210,8 @@ class RecordedStepPredictor(StepPredictor):
     """Predictor of a step that was recorded at small sizes, created by `from_recordings`.
 
     Attributes:
+        matched: Recordings from which the step is predicted.
+        is_confirmed: Result of `confirmed_growth`.
         deviations: Comparisons of the predictions with each of the recordings.
         reasons: Reasons why the predictions are unreliable, as complete sentences; empty if there are none.
         notes: Sentences about assumptions that the recordings do not confirm.
@@ -219,7 +221,7 @@ class RecordedStepPredictor(StepPredictor):
         self, matched: MatchedRecordings, model: SizeModel, step_requests: StepRequests, others: Iterable[Run] = ()
     ) -> None:
         super().__init__(model, step_requests)
-        self._matched, self._is_confirmed = matched, confirmed_growth(matched, model, others)
+        self.matched, self.is_confirmed = matched, confirmed_growth(matched, model, others)
         self.deviations = matched.deviations(model)
         self.reasons = find_reasons(matched, model, self.deviations)
         self.notes = find_notes(matched, model)
@@ -227,7 +229,7 @@ class RecordedStepPredictor(StepPredictor):
     @classmethod
     def from_recordings(
         cls,
-        recordings: Iterable[tuple[int | Sequence[int], SnapshotData | StepRecording]],
+        recordings: Iterable[tuple[SizeOrValue, SnapshotData | StepRecording]],
         axis: str | Sequence[str] = "automatic",
         state: InitialState | None = None,
         runs: Iterable[tuple[Size, StepRecording]] = (),
@@ -279,15 +281,13 @@ class RecordedStepPredictor(StepPredictor):
         StepPredictor.__init__(result, self.model, requests)
         return result
 
-    def bound(self, size: int | Sequence[int], limit: int, least_power: float = 2) -> int:
+    def bound(self, size: SizeOrValue, limit: int, least_power: float = 2) -> int:
         """Return an upper bound on the allocated bytes; see `bounded_sizes`. Bounds above ``limit`` may be too low."""
-        sizes = bounded_sizes(self._matched, self.model, self._check(size), self._is_confirmed, least_power)
+        sizes = bounded_sizes(self.matched, self.model, self._check(size), self.is_confirmed, least_power)
         return self.allocated(size, limit, sizes)
 
-    def deviation(
-        self, size: int | Sequence[int], recording: SnapshotData | StepRecording
-    ) -> results.PredictionDeviation:
-        return self._matched.deviation(self.model, (self._check(size), _as_step(recording)))
+    def deviation(self, size: SizeOrValue, recording: SnapshotData | StepRecording) -> results.PredictionDeviation:
+        return self.matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
         """Return a predictor of the remaining axis for a fixed size on ``axis``, which must not be the only axis."""

@@ -378,6 +378,30 @@ def test_temporary_tensors_are_not_workspaces(allocations, fake_gpu, power, free
     assert result.predict(result.recommended) == pytest.approx(measured(step, result.recommended), rel=0.01)
 
 
+@pytest.mark.parametrize(("power", "free"), [(1.5, 80), (1.75, 600), (2, 80)])
+def test_note_about_unknown_growth(allocations, fake_gpu, power, free):
+    """Sizes that are not polynomials can be predicted too low if only much smaller runs are allowed."""
+    torch.cuda.synchronize()  # creates the CUDA context
+    device = fake_gpu.nvml_device
+    device.others[4711] = max(device.free - free * MIB, 0)
+
+    def step(size):
+        constant = torch.empty(MIB)
+        tensors = [torch.empty(int(8 * size**power) + 512 * size), torch.empty(int(4 * size**power) + 4 * size)]
+        del tensors, constant
+
+    result = ipygpumem.fit(step, range(2, 4097))
+    actual, predicted = measured(step, result.recommended) / MIB, result.predict(result.recommended) / MIB
+    if power == 2:
+        assert (predicted, result.notes) == (pytest.approx(actual, rel=0.001), ())
+    else:
+        (note,) = result.notes
+        bound = re.match(
+            rf"At size {result.recommended:,}, the step may need up to ([\d.]+) MiB: its runs do not", note
+        )
+        assert 1.2 * predicted < actual < float(bound[1])
+
+
 @pytest.mark.parametrize("dry", [False, True])
 @pytest.mark.parametrize("sizes", [range(1, 1 << 40), [2, 4, 8, 16, 32, 50_000, 1 << 40], [2, 4, 6, 1 << 40]])
 def test_sizes_that_no_memory_can_hold(allocations, sizes, dry):
