@@ -116,7 +116,7 @@ def test_exceptions_restore_the_names(notebook):
         ("a=1..9 b=1..9 c=1..9 step(a+b+c)", "expected one or two different variables, but got a, b, c"),
         (
             "step(batch)",
-            "'step(batch)' does not begin with a variable and its range, such as batch=1..4096 step(batch)",
+            "'step(batch)' does not begin with a variable and its range: for example, use batch=1..4096 step(batch)",
         ),
         ("batch=1..64", "the statement after batch=1..64 is missing: add one, as in batch=1..64 step(batch)"),
         ("batch=1..64 (x for x in range(batch))", "returns a generator, whose code has not run"),

@@ -29,13 +29,13 @@ _MAX_SIZE = 1 << 40
 _MAX_EXCESS = 0.1
 """Relative difference up to which the upper bound of a run's memory usage agrees with the prediction."""
 _STEP_SHARE = 0.25
-"""Share of the memory limit of a run that the upper bound of a run before the verification may reach."""
+"""Maximum upper bound of the memory usage of a run before the verification, as a share of its memory limit."""
 MAX_GROWTH = 8
 """Largest factor between the sizes of successive runs as long as the growth of some tensors is unknown."""
 _RATIO = 1.05
 """Ratio of successive candidates for the size of a run if two variables grow in proportion."""
 EXTRAPOLATION = 1.5
-"""Minimum ratio of the size of a run that confirms a prediction to the sizes from which it was predicted."""
+"""Minimum ratio of the size of a run that confirms a prediction to the largest size from which it was predicted."""
 Size: TypeAlias = tuple[int, ...]
 """Size of a step: the value of each of its variables, such as ``(64,)`` or, for two variables, ``(64, 1024)``."""
 
@@ -74,7 +74,7 @@ class SizeAxis(Serializable):
 
     @property
     def first_run(self) -> int:
-        """Smallest value at which the step runs; if possible not 1, because operations on one element can be views."""
+        """Smallest value at which the step runs; if possible not 1, at which more operations return views."""
         return self.sizes[1] if self.first == 1 and len(self.sizes) > _MIN_SIZES else self.first
 
     def until(self, last: int) -> SizeAxis:
@@ -97,7 +97,7 @@ def nth_size(axes: Sequence[SizeAxis], index: int) -> Size:
 
 
 def proportional_size(axes: Sequence[SizeAxis], size: Size, index: int) -> Size:
-    """Return the size at position ``index`` of a list in which all values grow by the same ratio, from ``size`` on."""
+    """Return ``size`` multiplied by ``_RATIO**index``, with each value rounded up to a value of its axis."""
     return tuple(axis.at_least(int(_RATIO**index * value)) for axis, value in zip(axes, size, strict=True))
 
 
@@ -105,7 +105,7 @@ def combined_sizes(axes: Sequence[SizeAxis], first: Size, second: Size, growth: 
     """Return the sizes of the runs that determine a prediction, except for ``first``.
 
     For two axes, these are combinations of two values of the first axis with three values of the second axis, because
-    sizes of allocations may be quadratic functions of a length.
+    the second variable is often a sequence length, with which some allocations grow quadratically.
     """
     if len(first) == 1:
         return [second]
@@ -143,8 +143,8 @@ def verification_size(
     The upper bound on the memory usage of this run does not exceed ``limit``, in bytes above ``allocated``. If this
     bound is much higher than the prediction, the run does not verify the prediction, but lowers the bound. The bound
     and the prediction are compared without the ``smallest`` bytes that a run at the smallest size uses, which would
-    hide a difference. Two variables begin at their smallest values and advance by the same number of values, or by
-    equal ratios if no such size within ``limit`` is larger than ``checked``.
+    hide a difference. For two axes, the candidates are the results of `nth_size` or, if none of them within ``limit``
+    is larger than ``checked``, those of `proportional_size`.
     ``growth_limit``: Largest factor between ``checked`` and the size of a run that does not verify the prediction.
     """
     count = max(len(axis.sizes) for axis in axes)
@@ -185,10 +185,11 @@ def verification_size(
 
 
 def fitted_size(axis: SizeAxis, sizes: Sequence[int]) -> int:
-    """Return half of the largest of the sizes of the runs, or a larger value if a run had this size; 0 if none is left.
+    """Return half of the largest of ``sizes``, or two thirds if a run had this size, rounded down to the axis.
 
-    The result exceeds the first of ``sizes``. A run at this size and smaller runs determine a prediction that the
-    largest run checks.
+    ``sizes`` are those of the runs. If a run had both sizes, return two thirds. Values that do not exceed the first of
+    ``sizes`` are excluded; if none remains, return 0. A run at the resulting size and smaller runs determine a
+    prediction that the largest run checks.
     """
     values = [axis.at_most(int(max(sizes) / ratio)) or 0 for ratio in (2, EXTRAPOLATION)]
     larger = [value for value in values if value > sizes[0]]
@@ -198,7 +199,7 @@ def fitted_size(axis: SizeAxis, sizes: Sequence[int]) -> int:
 def largest_sizes(
     ranks: RankCommunicator, axis: SizeAxis, scaled: StepPredictor, capacity: int, margin: float
 ) -> dict[str, int | None]:
-    """Return the largest sizes at which the step fits on all ranks, by name of the attribute of `Fit`."""
+    """Return the largest sizes at which the step fits on all ranks, keyed by attribute name of `Fit`."""
     # reserved memory can be lower at a larger size, so a search from the first size may end below the recommended size
     first, last = axis.first, axis.last
     recommended = scaled.largest(capacity, margin, first=first, last=last)
@@ -221,7 +222,9 @@ def parse_axes(text: str) -> tuple[tuple[SizeAxis, ...], str]:
         end = match.end()
     statement = text[end:].strip()
     if not axes:
-        raise OptionError(f"{text!r} does not begin with a variable and its range, such as batch=1..4096 step(batch)")
+        raise OptionError(
+            f"{text!r} does not begin with a variable and its range: for example, use batch=1..4096 step(batch)"
+        )
     if not statement:
         name = axes[0].name
         raise OptionError(f"the statement after {text.strip()} is missing: add one, as in {name}=1..64 step({name})")
@@ -232,10 +235,11 @@ def checked_axis(name: Any, sizes: Any) -> SizeAxis:
     """Return a `SizeAxis` with the values ``sizes``.
 
     Raises:
-        OptionError: ``name`` is not a string, or ``sizes`` are not at least three positive integers up to 2**40.
+        OptionError: ``name`` is not a string, or ``sizes`` does not contain at least three different integers, or an
+            integer is less than 1 or greater than 2**40.
     """
     if not isinstance(name, str):
-        raise OptionError(f"the names of sizes must be strings, but got {name!r}")
+        raise OptionError(f"the keys of sizes must be names of parameters, but got {name!r}")
     try:
         is_range = isinstance(sizes, range) and sizes.step > 0
         sorted_sizes: Sequence[int] = sizes if is_range else sorted({_integer(size) for size in sizes})
@@ -261,7 +265,7 @@ def _short_text(value: Any) -> str:
 
 
 def _integer(value: Any) -> int:
-    """Return an integer, also of NumPy, as an `int`. Raises `TypeError` for other values."""
+    """Return a Python or NumPy integer as an `int`. Raises `TypeError` for other values, including Booleans."""
     if isinstance(value, bool):
         raise TypeError("bool is not an integer")
     return operator.index(value)

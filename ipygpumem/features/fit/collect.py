@@ -58,8 +58,8 @@ def fit(
     """Predict the memory usage of a step at sizes at which it has not run, and the largest size that fits.
 
     The step usually runs five or six times at small sizes. Afterwards, the state that the step can change is restored:
-    tensors, gradients, the optimizer's state, Python objects and the states of random number generators. Optimizers of
-    ``torch.optim`` are not run; the memory usage of their updates is computed.
+    tensors, gradients, the optimizer's state, Python objects and the states of random number generators. The
+    updates of most optimizers of ``torch.optim`` are not run; their memory usage is computed.
 
     Args:
         step: Function that takes a size and runs one step of training or inference at this size.
@@ -203,7 +203,7 @@ def _use_gpu(tensors: Iterable[Any]) -> bool:
 def _run_contexts(
     code: StepCode, contexts: Iterable[ContextManagerChange], kept_bytes: int, trials: list[ChangeTrial], **options: Any
 ) -> Iterator[tuple[ContextManagerChange, RecordedStepPredictor | str]]:
-    """Run the step in each context manager. Yield each with the prediction, or the reason why there is none.
+    """Run the step in each context manager, and yield it with the prediction, or the reason why there is none.
 
     ``kept_bytes`` is the size of the tensors that the step does not free. The last run in each context manager, which
     checks the prediction, is appended to ``trials``.

@@ -93,7 +93,7 @@ FIT = Command(
             ("--dry",), None, "estimate without running the step on the GPU, also for a GPU that is not in this machine"
         ),
         Option(("--advise",), None, "show changes to the program that reduce the memory usage of the step"),
-        Option(("--try",), None, "also run the step with the changes of --advise, to check their predictions"),
+        Option(("--try",), None, "also run the step with some of the changes of --advise, to check their predictions"),
         Option(("--json",), None, "print the result as JSON"),
         Option(("-v", "--var"), "NAME", "store the result in this variable"),
         Option(("-q", "--quiet"), None, "show nothing"),

@@ -82,7 +82,7 @@ def restore_items(container: Any, items: list[Any]) -> None:
 
 
 def file_state(file: Any) -> Any:
-    """Return the content and the position of an in-memory file, or the position of a file that is open for reading.
+    """Return the content and the position of an in-memory file, or the position of a file open only for reading.
 
     Return None for all other files and for closed files, whose state is not restored.
     """

@@ -25,13 +25,13 @@ class ProbeRun(Serializable):
 
     Attributes:
         size: Size of the step.
-        role: ``"fit"`` for a run that determines the prediction, ``"again"`` for the second recorded run at the
-            smallest size, ``"check"`` for a run that checks the prediction, and ``"verification"`` for a final check at
-            or near the largest size that the allowed memory permits. The warm-up run, which precedes these runs, is not
-            recorded.
+        role: ``"fit"`` for a run that determines the prediction, including a failed check; ``"again"`` for the second
+            recorded run at the smallest size that was run; ``"check"`` for a run that checks the prediction; and
+            ``"verification"`` for a final check at or near the largest size that the allowed memory permits. The
+            warm-up run, which precedes these runs, is not recorded.
         allocated: Peak allocated memory of the process on the device.
         reserved: Peak reserved memory of the process on the device.
-        predicted: Predicted peak allocated memory; None if the run was not predicted.
+        predicted: Predicted peak allocated memory; None for the roles ``"fit"`` and ``"again"``.
     """
 
     size: Size
@@ -42,7 +42,7 @@ class ProbeRun(Serializable):
 
     @property
     def error(self) -> float | None:
-        """Relative error of the prediction, such as 0.01 if it is 1% too high; None if the run was not predicted."""
+        """Relative error of `predicted`, such as 0.01 if it is 1% too high; None if `predicted` is None."""
         return None if self.predicted is None else self.predicted / self.allocated - 1
 
 
@@ -54,7 +54,7 @@ class SizeCombination(Serializable):
         size: Value of the second variable.
         largest: Largest value of the first variable that fits; None if none fits.
         recommended: Largest value of the first variable that leaves the margin free; None if there is none.
-        reserved: Peak reserved memory at the recommended value; None if there is none.
+        reserved: Predicted peak reserved memory at the recommended value; None if ``recommended`` is None.
     """
 
     size: int
@@ -87,7 +87,7 @@ class Fit(Serializable, TableRepr):
             variable.
         trials: Runs of the step with changes that `advice` suggests.
         refusal: Reason why the memory usage cannot be predicted; an empty string if it can be predicted.
-        notes: Sentences about side effects of the runs that were not undone, and about limits of the prediction.
+        notes: Sentences about side effects of the runs and about limits of the prediction.
         estimated: Whether the step was run on fake tensors, so that all values are estimates.
     """
 
@@ -113,13 +113,13 @@ class Fit(Serializable, TableRepr):
 
     @property
     def error(self) -> float | None:
-        """Largest relative error of the predictions, as an absolute value; None if no prediction was checked."""
+        """Largest absolute value of the relative errors of `probes`; None if all these errors are None."""
         errors = [abs(probe.error) for probe in self.probes if probe.error is not None]
         return max(errors, default=None)
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits at any size without PyTorch having to free its cache."""
+        """Whether the step fits at one or more sizes without PyTorch having to free its cache; False if unknown."""
         return self.largest is not None or any(item.largest is not None for item in self.combinations)
 
     def predict(self, *size: int) -> int:
@@ -167,8 +167,8 @@ class Fit(Serializable, TableRepr):
         autocast. Afterwards, the state of the step is restored as by `fit`.
 
         Args:
-            size: Value of each variable in `axes`. The default is the largest size that fits, or the smallest size if
-                none fits.
+            size: Value of each variable in `axes`. The default is the largest size that fits (for two variables, the
+                one with the largest value of the second variable), or the smallest size if none fits.
 
         Raises:
             OptionError: The memory usage cannot be predicted, the size is invalid, or this object was unpickled.

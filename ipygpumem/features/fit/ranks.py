@@ -61,7 +61,7 @@ class RankCommunicator:
             absent = [key.rpartition("/")[2] for key in keys if not self._store.check([key])]
             noun = "ranks" if len(absent) > 1 else "rank"
             raise FitError(
-                f"{noun} {', '.join(absent)} of {self.world} did not run fit within {_TIMEOUT.seconds} s: run fit on "
-                "every rank, because the step's collectives wait for all ranks"
+                f"{noun} {', '.join(absent)} of {self.world} did not respond within {_TIMEOUT.seconds} s: "
+                "run fit on every rank, because the step's collectives wait for all ranks"
             ) from None
         return min(int(self._store.get(key)) for key in keys)

@@ -1,4 +1,4 @@
-"""Recorded runs of a step, and the sizes and the memory that these runs may use."""
+"""Recorded runs of a step, their sizes, and the memory that they may use."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ OTHER_RANK = "another rank cannot predict the step: see the result of that rank"
 MAX_ERROR = 0.02
 """Relative error of the predicted peak of a run above which the prediction is rejected."""
 GROWTH = 2
-"""Factor between the sizes of successive runs."""
+"""Usual factor between the sizes of successive runs."""
 _VISIBLE = 0.1
-"""Share of the step's peak from which the part that has grown since the smallest size shows how the memory grows."""
+"""Minimum growth of the peak since the smallest size, as a share of the peak, at which the growth can be checked."""
 _FASTEST = 4
-"""Power of the size with which a part of the peak that is not visible may grow."""
+"""Power of the size with which the peak is assumed to grow if its growth is too small to be checked."""
 _SMALL_GROWTH = (1.5, 1.25, 0)
 """Smaller factors that are tried in order if the next run may need too much memory; 0 selects the next size."""
 _SAFETY = 1.6
-"""Factor by which a run may exceed a prediction from two sizes if its memory grows with the square of the size."""
+"""Factor by which quadratic growth of the peak may exceed a linear prediction from two sizes."""
 
 
 class RecordedRuns:
@@ -46,12 +46,12 @@ class RecordedRuns:
 
     Attributes:
         code, runner, ranks, on: The arguments.
-        side_effects: Writes to files and running generators in the first run of the step.
-        index: Index of the device.
+        side_effects: Writes to files and generators that ran, as detected in the first run of the step.
+        index: Index of the device whose memory usage is predicted.
         capacity: Memory in bytes that PyTorch can use on the device; None before the runs.
         probes: The recorded runs.
         notes: Sentences for the user about the runs.
-        collector: Observations of all recorded runs.
+        collector: Collector of the recorded runs and of their observations.
     """
 
     collector: StepObservationCollector

@@ -41,7 +41,7 @@ _REFERENTS: dict[type, Callable[[Any], Iterable[Any]]] = {
 
 
 _READERS = {id(kind): read for kind, read in _REFERENTS.items()}
-"""Functions that return the referents of an object, by the ID of its class: metaclasses can define ``__hash__``."""
+"""Functions in `_REFERENTS` by the ID of the class, because hashing a class can run code of its metaclass."""
 
 
 def is_reference(value: Any) -> bool:
@@ -53,7 +53,7 @@ def is_reference(value: Any) -> bool:
 
 
 def referents(reference: Any) -> Iterable[Any]:
-    """Return the objects to which a value refers for which `is_reference` is true; empty if they cannot be read."""
+    """Return the objects to which a value refers, or nothing if they cannot be read. `is_reference` must be true."""
     read = next(_READERS[id(base)] for base in mro(type(reference)) if id(base) in _READERS)
     return attempt(lambda: read(reference)) or ()
 
@@ -67,7 +67,7 @@ def cell_contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def base_of_view(tensor: Any) -> tuple[Any, ...]:
-    """Return the base of a view as a tuple of one element, or an empty tuple for other tensors and sparse bases."""
+    """Return the base of a view as a tuple of one element, or an empty tuple if there is no base or a sparse one."""
     base = attempt(lambda: tensor._base)
     return () if base is None or str(base.layout) != "torch.strided" else (base,)
 
@@ -203,6 +203,6 @@ def is_generator(torch: Any, value: Any) -> bool:
 
 
 def is_iterator(kind: type) -> bool:
-    """Return whether the instances of a class are queues, locks, or iterators that the user's code does not define."""
+    """Return whether the instances of a class are queues, locks, or iterators of classes outside the user's code."""
     has_next = defines(kind, "__next__") and not any(map(is_user_class, mro(kind)))
     return has_next or issubclass(kind, (queue.Queue, queue.SimpleQueue, *LOCKS))

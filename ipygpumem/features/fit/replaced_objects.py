@@ -2,6 +2,8 @@
 
 As in Python's garbage collector, the references between the replaced objects are subtracted from their reference
 counts: an object is in use if references remain, or if an object in use refers to it.
+
+`graph_storages` returns the storages that an autograd graph keeps.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _Predicted: TypeAlias = Generator[_Request, Any, "tuple[RecordedStepPredictor, t
 _Updates: TypeAlias = OptimizerUpdateReplacer | OptimizerStateTracker
 
 _MAX_GROWTH_ERROR = 0.1
-"""Error relative to the growing part of the peak above which the prediction is rejected if this part is visible."""
+"""Error, relative to the growth of the peak, above which a prediction is rejected if `_is_visible` returns True."""
 _IRREGULAR = 0.1
 """Relative error of the peak of the verification below which an additional run can confirm a new prediction."""
 _CHECKS = (2, 2, 4, 4, 2, 2)
@@ -137,7 +137,7 @@ class SizeSearch(RecordedRuns):
     def _check_repeatable(self, size: Size, tolerance: float) -> None:
         """Raise `FitError` if the peaks of the first and the last run at a size differ too much.
 
-        ``tolerance``: Largest difference, as a share of the peak.
+        ``tolerance``: Largest difference, as a share of the lower peak.
         """
         first, *_, last = (step for at, step in self._steps if at == size)
         difference = abs(first.own_peak - last.own_peak)
@@ -219,9 +219,9 @@ class SizeSearch(RecordedRuns):
     def _held_out(self, scaled: RecordedStepPredictor, reasons: tuple[str, ...]) -> _Predicted:
         """Yield a run at `_fitted_size`, and then the largest run again, to check a prediction from the smaller runs.
 
-        Both are repeated while the prediction is wrong and another size is left. If there are no ``reasons``, no run is
-        yielded if the axis has no larger size, or if no size is left and the memory usage is bounded. Otherwise,
-        `FitError` is raised if no size is left.
+        Both are repeated while the prediction is wrong and another size is left. ``reasons`` states why the prediction
+        has been unreliable so far. If it is empty, no run is yielded if the axis has no larger size, or if no size is
+        left and the prediction equals its upper bound. Otherwise, `FitError` is raised if no size is left.
         """
         first, largest = self._steps[0][0], max(size for size, _ in self._steps)
         fitted, double = self._fitted_size(), (GROWTH * largest[0],)

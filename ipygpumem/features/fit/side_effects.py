@@ -32,7 +32,7 @@ _INDEXED = tuple(type(iter(values)) for values in _SEQUENCES)
 
 
 def position(iterator: Any, depth: int = _DEPTH) -> tuple[Any, ...]:
-    """Return a tuple that differs, in most cases, after an iterator has advanced, or a queue or lock has changed."""
+    """Return a tuple that usually differs after an iterator has advanced, or a queue or lock has changed."""
     if issubclass(type(iterator), queue.Queue | queue.SimpleQueue):
         return iterator.qsize(), *map(id, queued_items(iterator))
     frame, yielded = attempt(lambda: iterator.gi_frame), attempt(lambda: iterator._num_yielded)
@@ -50,7 +50,7 @@ class SavedIterators:
 
     Args:
         iterators: Names and objects of the iterators, queues and locks.
-        owners: By ID of an iterator, another iterator that advances it. Both are restored together.
+        owners: By ID of an iterator, another iterator that advances it. It is restored only with that iterator.
     """
 
     def __init__(self, iterators: Iterable[tuple[str, Any]], owners: Mapping[int, Any]) -> None:
@@ -81,7 +81,7 @@ class SavedIterators:
                 kind = "itertools.cycle" if type(iterator) is itertools.cycle else "itertools.tee"
                 raise OptionError(
                     f"{name or 'an iterator'} is an {kind}, which would store tensors without data: create the batch "
-                    "in the step, such as with torch.randn, or run without --dry"
+                    "in the step, for example with torch.randn, or run without --dry"
                 )
 
     def restore(self, advanced: Collection[int] = ()) -> list[str]:
@@ -173,16 +173,16 @@ def _next_items(iterator: Any, count: int) -> list[Any]:
 
 
 def _described_change(name: str, changed: Any) -> str:
-    """Describe the change of a queue, a lock or an iterator, for example ``advanced the iterator batches``."""
+    """Return a description of a change, such as ``advanced the iterator batches`` or ``changed a queue``."""
     kind = "queue" if issubclass(type(changed), queue.Queue | queue.SimpleQueue) else "iterator"
     kind = "lock" if issubclass(type(changed), LOCKS) else kind
-    verb = "acquired or released" if kind == "lock" else "advanced"
+    verb = {"lock": "acquired or released", "queue": "changed"}.get(kind, "advanced")
     article = "the" if name else "an" if kind == "iterator" else "a"
     return f"{verb} {article} {kind} {name}".rstrip()
 
 
 class SideEffects:
-    """Context manager that counts writes to files through Python's file objects, and detects running generators.
+    """Context manager that counts writes to files through Python's file objects, and detects generators that run.
 
     It uses ``sys.setprofile``. If another profiler is active, nothing is detected.
 

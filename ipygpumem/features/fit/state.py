@@ -1,4 +1,4 @@
-"""Save and restore the state that a step can change: tensors, gradients, objects, variables and random number states.
+"""Save and restore the state that a step can change, such as tensors, variables and random number generators.
 
 The state is restored in place. Objects keep their identity, and tensors their version counters, so that an autograd
 graph that was built before the step remains valid. The contents of tensors are saved in host memory.
@@ -112,7 +112,7 @@ class SavedState:
             return self._tensors.free(self.replaced_tensors())
 
     def _replaced(self) -> list[Any]:
-        """Return the saved values that the containers, attributes and variables no longer contain."""
+        """Return the saved items, and values of attributes and variables, that the step has replaced or removed."""
         values = []
         for _, container, items in self._items:
             values += replaced_items(container, items)

@@ -57,7 +57,7 @@ def function_step(step: Any, sizes: Any) -> StepCode:
 
     def roots() -> dict[str, Any]:
         if reference() is None:
-            raise OptionError(f"the object of the method {name} no longer exists")
+            raise OptionError(f"the object of the method {name} no longer exists: keep a reference to it")
         return {name: reference()}
 
     if isinstance(sizes, Mapping):
@@ -83,7 +83,7 @@ def _check_function(name: str, function: Any) -> None:
 
 
 def _check_parameters(name: str, function: Any, *names: str, **keywords: str) -> None:
-    """Raise `OptionError` if a function cannot be called with a single size, or with ``keywords``."""
+    """Raise `OptionError` if a function cannot be called with these arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a built-in function
@@ -117,11 +117,11 @@ def statement_step(
         text: The statement.
         axes: Variables that determine the size of the step.
         codes: Code objects of the compiled statement.
-        variables: Global variables, to which the size is assigned before each run.
+        variables: Dict of global variables, in which the size is stored before each run.
         run: Function that runs the statement.
 
     Raises:
-        OptionError: The statement does not use one of the variables in ``axes``.
+        OptionError: A variable in ``axes`` does not occur in the statement.
     """
     names = {name for code in codes for name in _names(code)}
     for axis in axes:

@@ -70,7 +70,7 @@ class StepObjects:
 
     Attributes:
         tensors: Tensors, including parameters, buffers and the state of optimizers.
-        containers: Names and instances of built-in mutable containers and of their subclasses.
+        containers: Names and objects of dicts, lists, sets, deques, arrays of the module ``array``, and bytearrays.
         instances: Objects with attributes, including user-defined classes.
         namespaces: Dicts of the global variables that user-defined functions use.
         names: By ID of each namespace, the names in the code that uses it, or None if this code can set any variable.
@@ -195,7 +195,7 @@ class StepObjects:
             self._inside_iterators += [(name, item, value) for item in parts]
 
     def _visit_inside_iterator(self, name: str, value: Any, owner: Any) -> None:
-        """Visit an object to which only the iterator ``owner`` refers. Such lists, sets and deques are not restored."""
+        """Visit an object in the iterator ``owner``. Lists, sets and deques that only it contains are not restored."""
         self._owner = owner
         if is_exactly(value, (list, set, collections.deque)) and id(value) not in self._seen:
             self._seen[id(value)] = value

@@ -64,7 +64,7 @@ class MemoryCapacity:
         return self.limit - self.allocated
 
     def refusal(self, subject: str, nbytes: int, most: float, verb: str = "needs") -> FitError:
-        """Return the error that ``subject`` needs ``nbytes``, more than the share ``most`` of the free memory."""
+        """Return an error whose message is that ``subject`` needs more than the share ``most`` of the free memory."""
         share = f"{100 * most:g}% of the free {size_text(self.free)}"
         suggestion = "" if most >= MAX_SHARE else ": allow up to half with --most 50% (most=0.5)"
         return FitError(f"{subject} {verb} {size_text(nbytes)}, more than {share}{suggestion}")
@@ -218,7 +218,7 @@ class StepRunner:
         return Snapshot.load(recorder.snapshot)
 
     def release(self, saved: SavedState) -> None:
-        """Free the memory of the tensors that the step has replaced."""
+        """Free the memory of the tensors that the step has replaced and that are not in use otherwise."""
         if saved.free_replaced_tensors():
             self.torch.cuda.empty_cache()
 

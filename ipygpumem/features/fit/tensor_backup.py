@@ -163,7 +163,7 @@ class TensorBackup:
                 state.storage.save_contents(tensor.untyped_storage())
 
     def new_gradients(self) -> list[Any]:
-        """Return the gradients that are not the saved gradients."""
+        """Return the current gradients, except those that were saved."""
         pairs = [(leaf.grad, state and state.tensor()) for leaf, state in self._gradients]
         return [gradient for gradient, saved in pairs if gradient is not None and gradient is not saved]
 
@@ -171,7 +171,7 @@ class TensorBackup:
         return [*self._tensors.values(), *self._gradients]
 
     def free(self, tensors: Iterable[Any]) -> bool:
-        """Empty the saved tensors among ``tensors``, which only this backup may use. Return whether there are any."""
+        """Free the saved tensors among ``tensors``, which must be otherwise unused. Return whether there are any."""
         freed_states = [self._tensors[id(tensor)] for tensor in tensors if id(tensor) in self._tensors]
         for state in freed_states:
             tensor = state.tensor()
@@ -259,7 +259,7 @@ class TensorBackup:
 
 
 def restore_each(restore: Callable[..., Any], objects: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Call ``restore`` with each tuple of arguments. Return a list with one sentence if calls failed."""
+    """Call ``restore`` with each tuple of arguments. Return a list that contains a sentence if calls failed."""
     reasons = []
     for arguments in objects:
         try:

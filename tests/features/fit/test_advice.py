@@ -436,7 +436,7 @@ def test_contexts_that_are_not_predicted(contexts, sizes_run, monkeypatch):
     gc.collect()
     assert reference() is None, "the result does not refer to the model"
     assert result.advice(100).notes == (
-        "save_on_cpu is not predicted: the object of the method step no longer exists.",
+        "save_on_cpu is not predicted: the object of the method step no longer exists: keep a reference to it.",
     )
 
 

@@ -764,7 +764,7 @@ async def coroutine(batch):
         (lengths, [1.5, 2.5, 3.5], "must be integers, such as"),
         (lengths, range(1, 10**19), "the sizes of batch must not exceed 1,099,511,627,776"),
         (lengths, [1, 2, 10**5000], "must not exceed"),
-        (lengths, {1: range(1, 9)}, "the names of sizes must be strings, but got 1"),
+        (lengths, {1: range(1, 9)}, "the keys of sizes must be names of parameters, but got 1"),
         (lengths, 64, r"must be integers, such as range\(1, 65\), but got 64"),
         (lengths, np.array([2, 4, 8, 0] * 99), r"must be positive integers, but got array\(\[.*\.\.\."),
         (lengths, [2, 4, True], "must be integers"),
@@ -823,7 +823,7 @@ class Store:
     ("answers", "refusal", "runs"),
     [
         (None, "", 5),
-        (-1, "rank 1 of 2 did not run fit within 60 s: run fit on every rank", 0),
+        (-1, "rank 1 of 2 did not respond within 60 s: run fit on every rank", 0),
         (2, "another rank cannot predict the step: see the result of that rank", 0),
         (3, "another rank cannot predict the step: see the result of that rank", 1),
     ],

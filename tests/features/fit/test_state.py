@@ -870,7 +870,7 @@ def test_queue_that_another_thread_fills(allocations):
     result = ipygpumem.fit(step, range(1, 17))
     assert items.qsize() == 10
     assert max(items.queue) > 10
-    assert "The step advanced the queue items, which is not undone." in result.notes
+    assert "The step changed the queue items, which is not undone." in result.notes
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
