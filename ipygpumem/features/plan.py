@@ -46,8 +46,8 @@ def make_plan(
     ``modules``: Recorder of module calls; None omits the memory usage by module.
     ``outside``: Whether to list the memory outside PyTorch by library.
     ``every_cell``: Whether the plan is based on settings, which apply to every cell, rather than on options. Other
-    processes are then reported only if their memory usage changed, or if they started or stopped using a device.
-    Limits alone do not start a recording.
+    processes are then reported only if their memory usage changed, or if they started or stopped using a device,
+    and limits alone do not start a recording.
     ``path``: File to which the recording is saved; None if it is not saved.
     ``devices``: Names of the devices to report; None for all devices in use.
 

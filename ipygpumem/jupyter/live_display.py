@@ -99,7 +99,7 @@ class LiveDisplay:
         updated, and the report is displayed separately.
         """
         self._add(reading)
-        from ipygpumem.features.live.table import live_bundle  # on first use, to save memory
+        from ipygpumem.features.live.cell_display import live_bundle  # on first use, to save memory
 
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
         with self._lock:

@@ -136,7 +136,7 @@ def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
 
 
 class LegendEntry(NamedTuple):
-    """A line of code, its requested memory at the peak in bytes, its share of the peak and its color (``#rrggbb``)."""
+    """Label of lines of code, requested memory at the peak in bytes, share of the peak, and color (``#rrggbb``)."""
 
     label: str
     bytes: int
@@ -152,7 +152,7 @@ class LineColors:
         single: uint8, pixel value of each allocation where it is drawn individually (see `stacked_pixels`).
         band: uint8, pixel value of each allocation in a band of small allocations from one line.
         palette: uint8 array of shape (256, 4), RGBA color of each pixel value.
-        legend: Lines of code in the order of the legend, largest first.
+        legend: Lines of code with distinct colors, largest first, followed by totals of the other lines.
     """
 
     single: NDArray[np.uint8]

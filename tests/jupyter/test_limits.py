@@ -116,7 +116,7 @@ def test_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gp
     result = nb.run(f"x = {ALLOCATE.format(12)}; del x\n3")
     assert error_message(result) == (
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; "
-        "run this cell with %%gpumem --limit to find the responsible line of code"
+        "to find the responsible line of code, run this cell with %%gpumem and --limit or --limit-held"
     )
     assert result.value == 3
     assert fake_gpu.calls["record_memory_history"] == before

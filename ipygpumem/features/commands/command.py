@@ -32,7 +32,7 @@ class Option:
         flags: Flags such as ``("-n", "--top")``, or the name of a positional argument, such as ``("file",)``.
         metavar: Name of the value in the help; None for a switch without a value.
         choices: Accepted values; empty if all are accepted.
-        default: Value if the option is omitted.
+        default: Value of an omitted option; ignored for arguments, switches and options that can be repeated.
         accepts_many: Whether the option can be repeated or the argument accepts several values.
         is_path: Whether the value is a path. If so, tab completion lists files and directories.
         type: Function that converts a string to the value; it raises `OptionError` for invalid strings. For an option
@@ -230,7 +230,7 @@ def _argparse_type(convert: Any) -> Any:
 def split_line(line: str) -> list[str]:
     """Split a line into arguments. On Windows, backslashes are not escape characters.
 
-    Raises `OptionError` if a quotation mark or an escaped character is missing.
+    Raises `OptionError` if a closing quotation mark, or the character after a backslash, is missing.
     """
     try:
         if os.name == "nt":

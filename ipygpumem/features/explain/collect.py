@@ -124,7 +124,7 @@ def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, CachedMemory], st
             return (
                 reading,
                 {},
-                "the segments cannot be listed, which not all allocator backends support",
+                "the allocator's segments cannot be listed; not all allocator backends support this",
             )
         caches = {name: cached_memory(segments, _index(name)) for name in reading.devices}
         if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):

@@ -1,7 +1,7 @@
 """Data classes for waterfall charts that lead from nvidia-smi's value to ``torch.cuda.memory_allocated()``.
 
-The parts between two totals add up exactly to their difference. Memory that is counted twice is a negative part. This
-module also computes the cached memory that ``torch.cuda.empty_cache()`` would release.
+The parts between two known totals add up exactly to their difference. Memory that is counted twice is a negative part.
+This module also computes the cached memory that ``torch.cuda.empty_cache()`` would release.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _HOST_NAMES: dict[Kind, str] = {"others": "other processes and the system", "out
 class ExplanationStep:
     """A total or a part in a waterfall chart.
 
-    ``amount`` is in bytes, ``todo`` is advice on reducing it, and ``note`` is additional information.
+    ``amount`` is in bytes (None if unknown), ``todo`` is advice on reducing it or a short explanation, and ``note`` is
+    additional information.
     """
 
     label: str
@@ -52,7 +53,8 @@ class DeviceExplanation(Serializable):
     Attributes:
         device: Name of the device, or ``host``.
         label: Product name of the device.
-        steps: Totals in descending order, with the parts between them.
+        steps: Totals, from the memory in use on the device or the host to that of the tensors, and the parts between
+            them.
     """
 
     device: str
@@ -111,7 +113,7 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
     if reading.rss is not None:
         difference = reading.rss - tensors
         label = _HOST_NAMES["outside"]
-        reason = "the remainder, such as the interpreter, libraries, NumPy arrays and Python objects"
+        reason = "the remainder, for example the interpreter, libraries, NumPy arrays and Python objects"
         if difference < 0:
             label, reason = "not resident", "pages of tensors are not resident until data is written to them"
         steps.append(ExplanationStep(label, "outside", difference, make_accuracy("derived", reason)))

@@ -98,7 +98,7 @@ class ReportRow:
 
     @property
     def changed(self) -> bool:
-        """Whether an allocation failed, or held, peak, cached or outside has changed by at least 0.05 MiB."""
+        """Whether an allocation failed, or the absolute value of held, peak, cached or outside is at least 0.05 MiB."""
         return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
@@ -144,7 +144,7 @@ def _device_row(device: DeviceReport, common: dict[str, Any]) -> ReportRow:
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
-    """If the metadata is too large, devices with small changes are omitted."""
+    """If the summary is longer than `LIMIT`, the devices with the smallest changes are omitted."""
     rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _known_values(row) for row in rows}
     data: dict[str, Any] = {
@@ -213,7 +213,7 @@ class RowPair:
 
     Attributes:
         row: ``after`` or, if it is None, ``before``.
-        before, after: Row in the first and in the second run; None if the run does not contain the code.
+        before, after: Row in the first and in the second run; None if the run contains no such row.
     """
 
     row: ReportRow
@@ -268,8 +268,8 @@ def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> tuple[_RunRows, int
 def previous_run_note(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
     """Return a note that compares a report with the report of the previous run of the same code.
 
-    Return None if no exact value of one report can be compared with the other report. If ``always`` is false, also
-    return None unless an exact value differs by at least ``threshold`` bytes.
+    Return None if no value of a device is exact in both reports. If ``always`` is false, also return None unless such a
+    value differs by at least ``threshold`` bytes and at least 0.05 MiB.
     """
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]

@@ -25,7 +25,7 @@ _USAGE = {
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""Color and label of each `ReportRow` field, from bottom to top."""
+"""Color and label of each area of the plot, by `ReportRow` field, from bottom to top."""
 _HOST_USAGE = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
@@ -38,7 +38,7 @@ class _DevicePanel:
         peaks = [row.peak_level if row.peak_trust == "exact" else None for row in rows]
         below = [(row.outside_level or 0) + (row.others_level or 0) for row in rows]
         self.peaks = np.array([np.nan if peak is None else peak for peak in peaks]) + np.array(below)
-        """Total usage at the peak of allocated memory; NaN if the peak is unknown or only an upper bound."""
+        """Usage without PyTorch's cache at the peak of allocated memory in bytes; NaN if the peak is not exact."""
         self.highest = np.fmax(self.usage.sum(axis=1), self.peaks)
         limit = max(float(self.highest.max()), 1.0)
         if self.capacity is not None and limit >= _CAPACITY_SHARE * self.capacity:

@@ -19,7 +19,7 @@ _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
 
 @dataclass(frozen=True, slots=True)
 class TablePage:
-    """The order of the rows of a table, and the rows on one of its pages.
+    """A page of a table: the order of the table's rows, the number of the page, and its size.
 
     Attributes:
         by: Column to sort by in descending order, or ``in`` for execution order, with the newest rows on page 1.

@@ -52,14 +52,15 @@ def holders(
             Imported modules and running threads are always searched.
         device: One or several devices, such as ``"cuda:0"``, ``[0, 1]``, or ``"cpu"`` for host memory. The default is
             all GPUs.
-        host: Whether to include tensors in host memory. By default, they are included only if there is no GPU.
+        host: Whether to include tensors in host memory; ignored if ``device`` is given. By default, they are included
+            only if there is no GPU.
         since: Baseline of storages. If given, only storages that did not exist at the baseline are reported.
         limit: Time limit of the search in seconds. If it is reached, the result contains the names found so far.
         label: Function that formats a stack frame, given the file name, the line number and the function name. By
             default, frames are formatted as in the notebook.
         everywhere: Whether to search all objects in Python's memory, which takes longer. By default, these are searched
             only if more than 1% of the memory is not reachable from variables, outputs, tracebacks, running functions
-            and the user's modules.
+            and the user's modules, or if this share is unknown, as for host memory.
 
     Returns:
         The holders, largest first, with sizes in bytes as rounded by PyTorch's allocator. Without ``since``, their
@@ -125,7 +126,10 @@ def find_holders(
 
 
 def new_holders(report: Report, baseline: model.StorageBaseline | None) -> model.Holders | None:
-    """Return the holders of memory added by a cell, or None without a baseline or less than 1 MiB on each device."""
+    """Return the holders of the memory that a cell added.
+
+    Return None if there is no baseline, or if the cell added less than 1 MiB on each device.
+    """
     grown_devices = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
     if baseline is None or not grown_devices:
         return None

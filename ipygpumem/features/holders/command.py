@@ -22,9 +22,9 @@ class HolderBaselines:
     """The baselines with which ``%gpumem who --new`` compares storages in one IPython shell.
 
     Attributes:
-        cell: Baseline before the current cell; None if the cell does not need it. It contains only the allocator's
-            blocks, which can be read in milliseconds. Therefore, tensors that reuse memory freed by the same cell are
-            not recognized as new.
+        cell: Baseline before the current cell; None if it was not recorded. It contains only the allocator's blocks,
+            which can be read in milliseconds. Therefore, tensors that reuse memory freed by the same cell are not
+            recognized as new.
         reported: Baseline created by the last ``%gpumem who``; None before the first ``%gpumem who``.
     """
 

@@ -76,9 +76,8 @@ def reference_labels(
 ) -> Iterator[tuple[int, ReferenceLabel]]:
     """Yield the id and the label of each object to which ``obj`` refers.
 
-    ``style`` is the format of the keys if ``obj`` is a dict. A dict key in ``tensor_ids`` is a tensor, and is labeled
-    with its name. Only objects in ``wanted_ids`` must be labeled; None selects all objects. The result may contain
-    other objects.
+    ``style`` is the format of the keys if ``obj`` is a dict. Keys whose ids are in ``tensor_ids`` are tensors, and are
+    represented by their names. Objects whose ids are not in ``wanted_ids`` may be omitted; None selects all objects.
     """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)

@@ -1,4 +1,4 @@
-"""Data classes for tensor storages, their holders, and the total memory of each device."""
+"""Data classes for tensor storages, their holders, and the total allocated memory on each device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Storage:
         kind: Use of the storage by a module or an optimizer. Other storages are ``activation`` if they belong to an
             autograd graph, and ``plain`` otherwise.
         name: Preferred name, such as ``model.layers[3].weight``.
-        also: Up to four other names.
+        also: Other names; not all of them if there are many.
         places: Places of all names of the storage, which is freed when the last of these names is deleted.
         graph: Whether only the autograd graph of the tensor ``name`` keeps the storage alive.
         tensor: Data type and shape of the largest tensor in the storage, such as ``float32 [4096, 4096]``.
@@ -122,7 +122,7 @@ class DeviceTotal:
     """Total allocated memory on one device, in bytes.
 
     Attributes:
-        device, held: Name of the device, and total size of the storages of all holders.
+        device, held: Name of the device, and total size of all storages that were found, with or without a baseline.
         rest: Memory for which no Python object was found.
         allocated: Value of ``torch.cuda.memory_allocated()``, which is the sum of ``held`` and ``rest``; None for host
             memory, or if the value cannot be read.
@@ -178,11 +178,11 @@ class StorageBaseline:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Holders(Serializable):
-    """The holders of memory on all devices.
+    """The holders of memory on the devices that were searched.
 
     Attributes:
         holders: The holders, largest first.
-        totals: The total allocated memory of each device.
+        totals: The total allocated memory on each of these devices.
         notes: Limitations of the result, such as memory that is not counted.
         complete: Whether the search ended without reaching a limit.
         objects: Number of Python objects examined.
@@ -249,7 +249,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return pairs (line of code, bytes) of up to three lines that allocated the most memory of the largest blocks."""
+    """Return pairs (line of code, bytes) of the lines, at most three, that allocated most of the 100 largest blocks."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))

@@ -23,7 +23,7 @@ from ipygpumem.features.holders.targets import SearchTargets
 
 _PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
-"""Depth added by a last-resort reference, such as one from an optimizer, so that parameters are named by modules."""
+"""Depth added by a last-resort reference, such as one from an optimizer, so that parameters are named after modules."""
 _SHARED_ROOT_DEPTH = 5
 _MAX_NAME_PARTS = 12
 _ELLIPSIS = "..."

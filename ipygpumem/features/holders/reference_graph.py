@@ -199,11 +199,11 @@ class ReferrerGraph:
         return bool(variables)
 
     def alive_ids(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
-        """Return the ids of the given objects that are not part of unreachable cycles.
+        """Return the ids of the given objects that are not kept alive only by unreachable cycles.
 
         As in the garbage collector, an object is alive if its reference count exceeds the number of references from
-        objects in ``ids`` and from the search. The search refers to each object once in the list of tracked objects,
-        once in this graph, and ``own_references[id]`` times elsewhere.
+        objects in ``ids`` and from the search, or if it is reachable from such an object. The search refers to each
+        object once in the list of tracked objects, once in this graph, and ``own_references[id]`` times elsewhere.
         """
         inner_references = Counter(child_id for object_id in ids for child_id in self.children.get(object_id, ()))
         alive = set()
@@ -234,7 +234,7 @@ def _search_reference_count() -> int:
 
 
 def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> bool:
-    """Add the referrers of classes: instances, subclasses and tuples. Return whether any were added.
+    """Add referrers of classes (instances, subclasses and tuples), at most 50 of each. Return whether any were added.
 
     Objects in ``ids`` that are not classes are ignored.
     """

@@ -67,7 +67,7 @@ def search_holders(
 
     ``roots`` are the objects at which the search for names starts; if ``threads`` is true, it also starts at the local
     variables of running threads. ``is_wanted`` returns whether a device, given by its name, is searched. ``limit`` is
-    the time limit in seconds; if it is reached, some names are missing, especially names in libraries.
+    the time limit in seconds; if it is reached, names may be missing, especially those in libraries.
 
     ``unnamed_share`` returns the share of the allocated memory that is outside the storages at the given locations. If
     this share is at most 1%, objects that are reachable only from libraries or from no root are not searched.
@@ -208,7 +208,7 @@ class _HolderSearch:
         return add_class_referrers(ids, self.referrers)
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
-        """Return the ids of objects that are not reachable from a root, and remove unreferenced storages as targets."""
+        """Return the ids of objects not reachable from a root, and remove unreferenced storages from the targets."""
         targets, by_id = self.targets, self.targets.by_id
         reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
         unreached = self.referrers.objects.keys() - reached

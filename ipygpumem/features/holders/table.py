@@ -1,4 +1,4 @@
-"""Tables of holders, one per device, whose rows add up to the allocated memory."""
+"""Tables of holders, one per device. Unless only new holders are listed, the rows add up to the allocated memory."""
 
 from __future__ import annotations
 

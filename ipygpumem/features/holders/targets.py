@@ -55,7 +55,7 @@ class SearchTargets:
     Attributes:
         by_id: The targets by the id of the tensor or storage.
         computed_ids: The ids of tensors that an autograd node computed.
-        kinds: Kind of each storage of a module or an optimizer, by device and address.
+        kinds: Kinds of the storages of modules, optimizers, gradients and wrappers, by device and address.
         extra: Referrers whose references are in C++ and unknown to the garbage collector, by the id of the referent.
         references: Weak reference to each storage, or None if ``keeps_addresses`` is false, by location.
     """
@@ -80,7 +80,7 @@ class SearchTargets:
         self.elements: ListElements | None = None
 
     def add(self, by_role: dict[str, list[Any]]) -> list[Any]:
-        """Add objects grouped by role. Return the gradients and other objects to which C++ objects refer."""
+        """Add objects grouped by role. Return gradients and other objects found through references in C++ objects."""
         saved_before = len(self.graph.saved)
         tensors = list(by_role.get("tensor", ()))
         hidden, nodes = list[Any](), list[tuple[Any, Any]]()

@@ -50,7 +50,7 @@ def _limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool) -
     if on_gpu and (largest := attempt(lambda: holders().largest(_MAX_HOLDERS))):  # without holders if the search fails
         parts.append(f"largest holders now: {', '.join(map(str, largest))}")
     if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
-        parts.append("run this cell with %%gpumem --limit to find the responsible line of code")
+        parts.append("to find the responsible line of code, run this cell with %%gpumem and --limit or --limit-held")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 

@@ -11,7 +11,7 @@ class LineUsage:
     """Memory usage of all executions of one line, including the functions that it called, in requested bytes.
 
     Attributes:
-        after: Memory in use on the device after the line last ran; None if the line neither allocated nor freed memory.
+        after: Memory in use on the device after the line's last allocation or free; None if there is none.
         peak: Peak memory usage of the device while the line ran; None if the line did not allocate memory.
         allocated, allocations: Size and number of allocations.
         freed, frees: Size and number of frees.
@@ -58,7 +58,7 @@ class DeviceLines(Serializable):
 
     Attributes:
         before: Requested bytes in use at the start.
-        elsewhere: Memory usage of code that is not listed and of other threads; None if they used no memory.
+        elsewhere: Memory usage of other code and threads; None if they neither allocated nor freed memory.
         end_requested: Requested bytes in use at the end, including freed blocks that are waiting for another stream.
         end_rounding: Memory added by rounding up allocation sizes.
         end_pending: Size of freed blocks that are waiting for another stream, as a negative number.

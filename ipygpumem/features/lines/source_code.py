@@ -23,7 +23,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True)
 class SourceRegion:
-    """The lines ``first`` to ``last`` (inclusive) of a file. ``name`` is a function name, or empty for a cell."""
+    """The lines ``first`` to ``last`` (inclusive) of a file.
+
+    ``name`` is the name of a function, the description of a ``with`` statement, or empty for a cell.
+    """
 
     file: str
     first: int
@@ -134,7 +137,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 
 def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
-    """Return the region of the innermost ``with`` statement whose header contains a line, or of the line itself."""
+    """Return the region of the innermost ``with`` statement whose header contains a line; by default, the line."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:

@@ -1,4 +1,4 @@
-"""Threads that read memory usage a few times per second, for the display below a running cell and ``%gpumem monitor``.
+"""Poller of memory usage for the display below a running cell and ``%gpumem monitor``, and the monitor itself.
 
 Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so the counters are read only while a
 display is visible. NVML's process list is protected by a system-wide lock, so the list is read only after memory
@@ -47,7 +47,7 @@ class MemoryPoller:
         """The latest reading of NVML's process list as a tuple ``(others, outside, time)``, by device index."""
 
     def read(self) -> Reading:
-        """This method is faster than `DeviceMonitor.read`, but reads fewer values."""
+        """Read fewer values than `DeviceMonitor.read`, in less time, and only for devices with a CUDA context."""
         torch = pytorch.initialized_torch()
         devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():

@@ -16,7 +16,7 @@ _NAMES = ("forward", "backward", "optimizer", "other")
 
 
 class PhaseTracker:
-    """Divides a measurement into phases, and attributes memory and time to the innermost running phase.
+    """Tracker that divides a measurement into phases, and attributes memory and time to the innermost running phase.
 
     A forward phase inside a backward phase (activation checkpointing) is counted as part of the backward phase.
 
@@ -58,7 +58,7 @@ class PhaseTracker:
         self._switch((*self.running_phases, name))
 
     def leave(self, name: str) -> None:
-        """Also end all phases that are running inside this phase."""
+        """End a phase, and all phases that are running inside it."""
         if name in self.running_phases:
             self._switch(self.running_phases[: -1 - self.running_phases[::-1].index(name)])
 

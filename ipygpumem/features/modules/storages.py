@@ -64,7 +64,7 @@ class ModelStorages:
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
-        """A shared tensor belongs to the first module that uses it."""
+        """Find the model's current modules and tensors. A shared tensor belongs to the first module that uses it."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
@@ -156,7 +156,7 @@ class ModelStorages:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
-        """Optimizers that have not run a step yet are included."""
+        """Add all existing optimizers, including those that have not run a step yet."""
         roles: dict[int, str | None] = {}  # by id, because the metaclass of a class can define __hash__
         for value in gc.get_objects():
             kind = type(value)

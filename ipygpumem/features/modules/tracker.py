@@ -39,7 +39,7 @@ class ModuleCallEvent:
         at: Position in the recorded events.
         phases: Names of the running phases, outermost first.
         graph: The compiled graph; None for a call to a module.
-        prefixes: Pairs of a path in the graph and the index of the module of the model that has this path.
+        prefixes: Pairs of a path in the graph and the index of the corresponding module of the model.
     """
 
     module: int
@@ -58,7 +58,8 @@ class ModuleTracker:
     Attributes:
         modules: The modules, each before its submodules.
         calls: Starts and ends of module calls in chronological order.
-        values: Addresses of the arguments and results of calls to `repeated_modules`, by index in ``calls``.
+        values: Addresses of the arguments and results of calls to modules that `repeated_modules` returns, by index in
+            ``calls``.
         scans: Positions in the recorded events, each with the model's storage addresses at that position.
         spans: Name, start and end of each backward pass and optimizer step.
         problem: Reason why storage addresses are missing; empty if none are missing.
@@ -146,7 +147,7 @@ class ModuleTracker:
                         self.values[len(self.calls) - 1] = self._storages.values_of_call(values[-1])
 
     def _stack(self) -> list[tuple[int, str]]:
-        """The running calls of this thread, outermost first, as ``(module index, kind)``."""
+        """Return the running calls of this thread, outermost first, as ``(module index, kind)``."""
         stack: list[tuple[int, str]] = vars(self._thread_state).setdefault("stack", [])
         return stack
 

@@ -22,7 +22,7 @@ class FreeBlockSummary:
     Attributes:
         largest, count: Size of the largest free block, and number of free blocks.
         partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
-        expandable: Whether segments are expandable, which prevents most fragmentation.
+        expandable: Whether there are expandable segments, which prevent most fragmentation.
     """
 
     largest: int
@@ -45,7 +45,7 @@ class FailedAllocation:
         free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
         other_processes: Other processes on the device, in descending order of memory usage.
         holders: Holders of the memory; None if they are unknown, or if this was not the first failure in the cell.
-        saved: Message about the saved allocation history; empty if no history was recorded.
+        saved: Message about the saved allocation history or about missing information; empty if there is none.
     """
 
     device: str

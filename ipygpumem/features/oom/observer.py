@@ -215,7 +215,7 @@ class OomRecording:
         return f"when an allocation fails, the allocation history is saved to {template}{cost}"
 
     def resume(self) -> None:
-        """Start recording, unless it is disabled, CUDA is not initialized, or a recording is already active."""
+        """Start recording, unless it is disabled or impossible, CUDA is not initialized, or a recording is active."""
         is_active = self._recorder is not None and not self._recorder.history.lost
         is_configured = self.template is not None and pytorch.initialized_torch() is not None
         if is_active or not is_configured or allocator.is_recording() or recording_problem():

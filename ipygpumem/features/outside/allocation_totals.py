@@ -169,7 +169,7 @@ class LiveAllocations:
         self._live.setdefault(address, (self.owner_numbers[AllocationOwner.allocator(device)], nbytes))
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
-        """The records must be in chronological order."""
+        """Update the live allocations and the intervals with records in chronological order."""
         record_owners, late_frees = self._find_owners(table)
         numbers, owners = np.array(record_owners, dtype=np.int64), list(self.owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])

@@ -159,7 +159,7 @@ class CuptiRecorder:
                 self._end()
 
     def open_interval(self) -> RecordingInterval:
-        """This method must be called between `acquire` and `release`.
+        """Return a new interval. This method must be called between `acquire` and `release`.
 
         Raises `CuptiError` if CUPTI's records cannot be read.
         """

@@ -63,7 +63,7 @@ _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 @lru_cache(maxsize=1024)
 def library_name(path: str) -> str:
-    """Return the name of the library at a path, such as cuBLAS for ``libcublas.so.13``, or the file name of others."""
+    """Return the name of the library at a path, such as cuBLAS for ``libcublas.so.13``; by default, the file name."""
     path = path.replace("\\", "/")
     file = file_name(path)
     site = _SITE.match(path)

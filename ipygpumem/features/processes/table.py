@@ -23,7 +23,7 @@ _RELATIONS = {"child": "child", "other": "other user", "unknown": "unknown"}
 def other_process_sentence(device: str, changes: Iterable[OtherProcessChange]) -> str:
     """Return a summary such as ``cuda:0 other processes: pid 7 (a.py) started, +3.0 GiB``.
 
-    Changes below 0.05 MiB are omitted. If there are no others, the summary is empty.
+    Changes of less than 0.05 MiB are omitted. If no changes remain, the summary is empty.
     """
     visible = [change for change in changes if change.device == device and is_visible(change.change)]
     parts = [

@@ -33,10 +33,11 @@ class DataFlowNode:
     Attributes:
         time: Start time in nanoseconds since the Unix epoch.
         backward: Whether the operator belongs to a backward pass.
-        inputs: Tensors that are read or freed, with their versions before the operator runs.
-        outputs: Tensors that are allocated or written to, with their versions after the operator has run.
+        inputs: Tensors that are used or freed, but not allocated, with their versions before the operator runs.
+        outputs: Tensors that are allocated or written to, but not freed, with their versions after the operator ran.
         allocated, freed: Tensors that are allocated, and tensors that are freed.
-        written: Tensors that are only written to, not allocated or freed, with their versions before the operator runs.
+        written: Tensors that are written to, but neither allocated nor freed, with their versions before the operator
+            runs.
     """
 
     time: int

@@ -94,7 +94,7 @@ def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]
 
 
 def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
-    """The columns ``0/time``, ``1/time`` and so on are in nanoseconds since the start of the earliest timeline."""
+    """The columns ``0/time``, ``1/time`` etc. contain nanoseconds since the start of the earliest timeline."""
     origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {
@@ -116,6 +116,6 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 
 
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
-    """Return an HTML page with at least one timeline."""
+    """Return an HTML page that displays one or more timelines."""
     data = PageData(name, encode_timelines(timelines, notes))
     return document("categories.js", "memory by category", [data], "auto")

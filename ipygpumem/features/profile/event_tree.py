@@ -217,7 +217,7 @@ def _device_name(device: Any) -> str:
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
-    """Yield operators, allocations and relevant calls. Parents precede their children."""
+    """Yield operators, allocations, frees, and calls of modules and optimizers. Parents precede their children."""
     kind_names: dict[Any, str] = {}
     pending = [(root, -1) for root in reversed(roots)]
     index = 0

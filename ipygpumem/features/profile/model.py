@@ -18,7 +18,7 @@ class CategoryPeak:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
         bytes: Memory usage at the peak in bytes.
         seconds: Time from the start of the profile to the peak, in seconds.
-        categories: Pairs ``(category, bytes)``, excluding memory from before the profile that no operator used.
+        categories: Pairs ``(category, bytes)``, excluding memory that was neither used nor freed during the profile.
     """
 
     device: str

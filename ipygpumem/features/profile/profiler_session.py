@@ -154,7 +154,7 @@ class ProfilerSession:
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """The trace is compressed if the path ends in ``.gz``. The result is the size of the file in bytes.
+        """Write the trace, compressed if the path ends in ``.gz``. Return the size of the file in bytes.
 
         Raises `RecordingError` if the trace cannot be written.
         """

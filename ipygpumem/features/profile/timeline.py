@@ -23,7 +23,7 @@ class CategoryTimeline:
 
     Attributes:
         device: Device name, such as ``"cuda:0"`` or ``"cpu"``.
-        base: Initial size of each category in bytes, excluding memory that no profiled operator used.
+        base: Initial size of each category in bytes, excluding memory that was neither used nor freed in the profile.
         time: Timestamp of each change in nanoseconds since the Unix epoch.
         source: Index of the category that shrinks with each change; -1 for allocations.
         target: Index of the category that grows with each change; -1 for frees.

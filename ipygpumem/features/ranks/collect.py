@@ -32,7 +32,7 @@ class Ranks(TableRepr):
     """The results of several processes. Peaks are not added up because they occur at different times.
 
     Attributes:
-        members: Result of each process, sorted by name.
+        members: Result of each process, sorted by rank, engine ID or name.
         role: Term for a process: ``rank`` or ``engine``.
         faults: Messages about skipped files.
         snapshots: Paths of the snapshots on this machine, by process name.
@@ -96,7 +96,8 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
             this process reads them.
 
     Raises:
-        ReportError: The directory does not exist, or contains no reports or snapshots of ranks.
+        ReportError: The directory cannot be read, contains no valid reports or snapshots of ranks, or contains over
+            100,000 files.
     """
     check_argument("folder", folder, (str, bytes, os.PathLike), "the name of a directory")
     name = printable(os.fsdecode(folder))

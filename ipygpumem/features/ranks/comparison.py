@@ -118,7 +118,7 @@ def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
-    """Devices are identified by host and UUID. Devices without a known UUID or CUDA context are omitted."""
+    """Devices are identified by host and UUID. Devices without a CUDA context or a known UUID are omitted."""
     readings: dict[tuple[str, str], list[tuple[float, str, DeviceReading]]] = defaultdict(list)
     for result in results:
         if result.report is None:

@@ -79,7 +79,7 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
             sources are numbered from 0. None represents a source that sent no report.
 
     Raises:
-        OptionError: A value is not a report, or two sources have the same name.
+        OptionError: A value is neither a report nor None, or two sources have the same name.
     """
     if isinstance(reports, Report):
         raise OptionError("merge_reports expects several reports in a dictionary or a list, not a single report")

@@ -1,4 +1,4 @@
-"""Write a rank's report and snapshot atomically.
+"""The report and the snapshot of a rank as files, and the identity of the rank.
 
 A report at the start of the measurement distinguishes ranks that were killed from ranks that are missing.
 """
@@ -79,7 +79,7 @@ class RankFiles:
         return None
 
     def update_rank(self) -> bool:
-        """Read the rank again, as torch.distributed may be initialized by now. Return False in a forked child."""
+        """Read the rank again, because torch.distributed may now be initialized. Return False in a forked process."""
         before = self._info
         if os.getpid() != before.pid:
             return False
@@ -94,7 +94,7 @@ class RankFiles:
         return True
 
     def write_report(self, report: Report) -> str:
-        """Return an error message if the file cannot be written, otherwise an empty string."""
+        """Write the report. Return an error message if this fails, otherwise an empty string."""
         path = None if report.recording is None else report.recording.path
         note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:

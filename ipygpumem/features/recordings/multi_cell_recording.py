@@ -66,7 +66,7 @@ class MultiCellRecording(Collector):
         return with_notes(report, f"recording allocation history ({count} so far): {hint}")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingInfo:
-        """Recording continues. ``numbers`` maps file names to execution counts.
+        """Save the recording, which continues. ``numbers`` maps file names to execution counts.
 
         Raises `RecordingError` if no recording is running.
         """

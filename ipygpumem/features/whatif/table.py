@@ -1,4 +1,4 @@
-"""Table of allocator settings for a recording."""
+"""Tables of allocator settings for a recording, and of the lines whose blocks prevent segments from being freed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _blocker_notes(blockers: BlockedRequestAnalysis) -> list[str]:
 
 
 def _unsuitable_memory(blockers: BlockedRequestAnalysis) -> list[str]:
-    """Return a note on free memory of other pools; empty if it is at most 5% of the free memory."""
+    """Return a note on free memory that could not serve the request; empty if it is at most 5% of the free memory."""
     sizes = "more than" if blockers.size <= SMALL else "up to"
     unsuitable = (
         (blockers.other_size, f"in segments for requests of {sizes} 1 MiB"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
-from ipygpumem.features.live.table import live_bundle
+from ipygpumem.features.live.cell_display import live_bundle
 
 MIB = 1 << 20
 GIB = 1 << 30
