@@ -140,7 +140,7 @@ class Snapshot(EventRangeQueries):
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Measure the free memory in segments after an event, by default the last. Check whether ``need`` bytes fit.
+        """Measure the free memory in segments after an event (default: the last), and check whether ``need`` bytes fit.
 
         Raises:
             OptionError: The event does not exist, or ``need`` is not a size such as ``4096`` or ``"64 MiB"``.
@@ -267,7 +267,7 @@ class Snapshot(EventRangeQueries):
             paths: Whether to include directories, the name of the snapshot file and strings in allocator settings.
                 Names of functions, source files, installed packages, devices and actions, annotations, compile contexts
                 and user metadata are always included.
-            theme: ``"light"``, ``"dark"``, or ``"auto"`` for the system setting of the reader.
+            theme: ``"light"``, ``"dark"``, or ``"auto"`` for the setting of the system on which the file is opened.
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``. The viewer then also shows reserved
                 memory, segments and blocks as they would have been with these settings.
 
@@ -281,7 +281,7 @@ class Snapshot(EventRangeQueries):
         return write_page(path, [self, *others], source=source, paths=paths, theme=theme, settings=settings)
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Plot the allocated memory over time to a PNG file of usually at most 60 kB, and return its absolute path.
+        """Write a plot of memory usage over time to a PNG file, usually of at most 60 kB. Return its absolute path.
 
         Args:
             path: Path of the file. An existing file is replaced after the new file is complete.

@@ -129,7 +129,7 @@ class SnapshotData:
     def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
         """Return a short name of a source file: the label of a cell, or the last two parts of another file's path.
 
-        If ``times`` is given, the label names only the runs of the cell at these times, if each time is within a run.
+        If ``times`` is given and each time is within a run of the cell, the label names only the runs at these times.
         """
         runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         if runs is None and file not in self._short_files:

@@ -29,7 +29,7 @@ _SETTINGS = {
     *("pinned_num_register_threads", "pinned_use_cuda_host_register", "pinned_use_host_register"),
     *("release_lock_on_cudamalloc", "release_lock_on_malloc", "max_round_threshold", "max_cached_size"),
 }
-"""Names of the numbers and switches that PyTorch writes to ``allocator_settings``."""
+"""Names of the settings with numbers or booleans as values that PyTorch writes to ``allocator_settings``."""
 _CURVE = re.compile(r"(?:device used|outside PyTorch(?: (?:and|\+) other processes)?)(?:, cuda:[0-9]{1,4})?")
 
 
@@ -78,10 +78,10 @@ def shareable_copies(snapshots: Sequence[Snapshot], *, source: bool = True, path
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Return copies whose time axes start with the first cell.
+    """Return copies of the snapshots whose time axes start with their first cells.
 
-    If there is only one snapshot, or a snapshot without cells, all snapshots are returned unchanged. Their time axes
-    then start with the first event.
+    If there is only one snapshot, or if a snapshot has no cells, all snapshots are returned unchanged. Their time axes
+    then start with their first events.
     """
     starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
     if len(starts) == 1 or 0 in starts:

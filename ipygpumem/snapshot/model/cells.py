@@ -1,4 +1,4 @@
-"""Notebook cells and their assignment to events."""
+"""Notebook cells and their assignment to events, and other metadata that ipygpumem's recorder writes."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
     """Compare the live allocations at two points in time, in the same file or in different files.
 
     Args:
-        before: Result of `Snapshot.live`, or a snapshot, whose peak is then compared.
+        before: Result of `Snapshot.live`, or a snapshot, of which the allocations at the peak are compared.
         after: As ``before``, for the second point in time.
         key: Property by which allocations are grouped, a key of `ipygpumem.snapshot.KEYS`.
 

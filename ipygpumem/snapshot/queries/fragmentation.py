@@ -225,5 +225,6 @@ def _reason(
         )
     if memory.partly:
         advice = "." if settings.expandable else "; expandable_segments:True often avoids this: see ipygpumem whatif."
-        sentences.append(f"{size(memory.partly)} is in partly used segments, which only PyTorch can reuse{advice}")
+        where = "of free memory is in partly used segments, which only PyTorch can reuse"
+        sentences.append(f"{size(memory.partly)} {where}{advice}")
     return tuple(sentences)

@@ -134,7 +134,7 @@ def notes(snapshot: SnapshotData, timeline: Timeline) -> list[str]:
     elif len(trace):
         sentences.append("the events have no timestamps")
     add(without_request, "the rounded size is used for {n} block{s} without a requested size")
-    add(overlapping, "{n} block{s} in the final allocator state {is} inside another block, so totals include both")
+    add(overlapping, "{n} block{s} in the final allocator state {is} overlapped by another block; totals include both")
     if timeline.end_reserved is None:
         sentences.append("reserved memory is unknown because the file has no segments")
     elif timeline.reserved_peak is None:

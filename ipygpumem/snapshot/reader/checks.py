@@ -65,7 +65,7 @@ def text(value: Any, where: str) -> str:
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """All readers convert keys to strings, so their types are not checked."""
+    """Check a dict. The types of its keys are not checked, because all readers convert keys to strings."""
     if type(value) is not dict:
         raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value

@@ -38,11 +38,11 @@ _EXTRA_OBJECTS = 1 << 16
 class ReadLimits:
     """Limits for reading a file. If a file exceeds a limit, `SnapshotLimitError` is raised.
 
-    The time and memory that reading requires are proportional to the size of the file regardless of its contents, so
-    only sizes are limited.
+    The time and memory that reading requires are at most proportional to the size of the decompressed data, so they are
+    not limited separately.
 
     Attributes:
-        size: Maximum size in bytes of the file and of decompressed data.
+        size: Maximum size in bytes of the file and of the decompressed data.
         ratio: Maximum compression ratio of files that decompress to more than 8 MiB. Real snapshots have ratios of 15
             to 100, and decompression bombs have ratios of 1,000 to 7,000.
         depth: Maximum nesting depth of lists and dicts; in a pickle, those with a single item are not counted. The

@@ -34,7 +34,8 @@ class SimulatedAllocator(ExpandableSegments):
         choose_address: Function that returns the address of a new segment with the given size in bytes.
 
     Attributes:
-        before_retry: Function that is called with the number of a request before segments are freed to serve it.
+        before_retry: Function that is called with the number of a request before all cached segments are freed to serve
+            it; None if there is none.
         raises_limit: Whether the limit is raised when a request would fail.
         retries: Number of requests that were tried again after all cached segments were freed (``num_alloc_retries``).
         segments: Sizes in bytes of the segments that were allocated with cudaMalloc, by address.

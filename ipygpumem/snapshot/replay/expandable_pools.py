@@ -104,7 +104,7 @@ class ExpandablePools:
         initial_small: Whether each segment before the first event belongs to a small pool.
         inferred_count: Number of pools that the file does not contain, because they were deleted before the end. Their
             indices follow those of the other pools.
-        segments: Expandable segments; None if no memory is mapped or unmapped while recording.
+        segments: Numbers of the expandable segments; None if no memory was mapped or unmapped while recording.
     """
 
     allocation_pools: Ints

@@ -1,8 +1,8 @@
 """Free blocks of PyTorch's CUDA caching allocator.
 
 The free blocks of a pool are stored as a sorted list of integers, ``size << 52 | address``, so that the best fit is
-found by bisection. Two dicts, from the start of a free block to its size and from its end to its start, find the
-neighbors with which a freed block is merged.
+found by bisection. Two dicts, from the start of a free block to its size and from its end to its start, are used to
+find the neighbors with which a freed block is merged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inference of the memory that was available to PyTorch from a recording."""
+"""Inference, from a recording, of the memory that was available to PyTorch."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: Alloc
 
     The bounds are equal if the limit is known, and ``(0, None)`` if the file does not contain the segments.
 
-    If less memory than the requested segment was free on the device, the limit was the reserved memory and this free
-    memory. Otherwise, the limit was set by ``set_per_process_memory_fraction``: it is at least the highest reserved
-    memory, and too low for each segment whose allocation failed. If no request failed, the upper bound is None unless
-    the file contains the limit that the program had set.
+    If less memory than the requested segment was free on the device, the limit was the sum of the reserved memory and
+    this free memory. Otherwise, the limit was set by ``set_per_process_memory_fraction``: it is at least the peak of
+    reserved memory, and too low for each segment whose allocation failed. If no request failed, the upper bound is None
+    unless the file contains the limit that the program had set.
     """
     reserved, trace = timeline.reserved, timeline.trace
     if reserved is None:

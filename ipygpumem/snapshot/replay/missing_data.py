@@ -150,8 +150,8 @@ def initial_sizes(recording: Recording) -> tuple[NDArray[Any], list[int]]:
     block includes a remainder of up to 1 MiB, because such remainders are not split off. Therefore, if the next block
     starts within 1 MiB of the end of the requested size, the block is assumed to end there. The same applies to the
     first higher address at which memory was allocated while the block existed. If neither address is that close, the
-    requested size is assumed. The second result contains the indices of the blocks for which it is assumed. Blocks in
-    expandable segments have no such remainder, and blocks of at least ``max_split_size`` extend to the next block.
+    rounded requested size is assumed; the second result contains the indices of these blocks. Blocks in expandable
+    segments have no such remainder, and blocks of at least ``max_split_size`` extend to the next block.
     """
     segments, blocks, allocations = recording.initial.segments, recording.initial.blocks, recording.allocations
     owner = find_range(segments, blocks["address"])

@@ -1,4 +1,4 @@
-"""Conversion of a recording to a sequence of requests to the allocator and to its state before the first request."""
+"""Conversion of a recording to a sequence of requests to the allocator, and its state before the first request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ReleasedSegments:
         count: Number of events in which segments were freed.
         request: Next event, or the event in which the allocator served the request for which it freed the segments.
         retry: Whether the allocator freed the segments in order to serve a request. Otherwise, the program called
-            ``torch.cuda.empty_cache``.
+            ``torch.cuda.empty_cache`` or deleted a ``MemPool``.
         private: Indices of the private pools to which segments belonged. The recording shows which private
             pools had segments freed, but not which private pools were no longer in use.
         only_private: Whether no segment belonged to the default pool, as when a ``MemPool`` is deleted.

@@ -53,7 +53,7 @@ class Replay:
         reason: Reason for a grade other than ``"exact"``; empty for an exact replay.
         reserved_peak: Maximum of the reserved memory.
         allocated_peak: Maximum of the total size of the blocks in use, including the block of each request in
-            ``served``; a lower bound if `allocated_range` is a range.
+            ``served``; a lower bound if the two values of `allocated_range` differ.
         failure: Request at which the replay ended: it fails with these settings but succeeded in the recording. If
             there is none, the last recorded out-of-memory error, provided that it also occurs in the replay; otherwise
             None. Earlier recorded errors are not considered, because the program continued after them.
@@ -121,7 +121,7 @@ class Replay:
 
     @cached_property
     def allocated_range(self) -> tuple[int, int]:
-        """Lowest and highest possible `allocated_peak`: some blocks from before the recording may be 1 MiB larger."""
+        """Lowest and highest possible `allocated_peak`: blocks from before the recording may be up to 1 MiB larger."""
         return self.allocated_peak, int(self._run.allocated(largest=True).max())
 
     @property

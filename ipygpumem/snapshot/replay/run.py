@@ -42,10 +42,10 @@ class FailedRequest:
         event: Event of the request; -1 if the segments with the blocks in use before the first event exceed the limit.
         size: Rounded size of the request; the total size of these blocks if ``event`` is -1.
         segment: Size of the segment that would have been needed; the total size of these segments if ``event`` is -1.
-        reserved: Size of all segments when the request failed.
-        allocated: Size of all blocks in use when the request failed. This size and ``free`` are bounds if the sizes of
-            some blocks are uncertain: see `Replay.allocated_range`.
-        free: Size of all free blocks when the request failed.
+        reserved: Total size of the segments when the request failed.
+        allocated: Total size of the blocks in use when the request failed. This size is a lower bound, and ``free`` an
+            upper bound, if the sizes of some blocks are uncertain: see `Replay.allocated_range`.
+        free: Total size of the free blocks when the request failed.
     """
 
     event: int

@@ -67,12 +67,14 @@ class AllocatorSettings:
     Attributes:
         expandable: Value of ``expandable_segments``.
         max_split_size: Size from which blocks are not split; None without a limit.
-        divisions: Divisions of each power of two in ``roundup_power2_divisions``; 0 or 1 for no rounding.
+        divisions: Divisions of each power of two in ``roundup_power2_divisions``; 0 or 1 if sizes are only rounded up
+            to multiples of 512 bytes.
         collection_threshold: Value of ``garbage_collection_threshold``; 0 if it is not set.
         large_segment: Size of segments for requests of 1 to 10 MiB.
         non_split_rounding: Value of ``max_non_split_rounding_mb``; None for the size of a large segment.
         fraction: Value of ``per_process_memory_fraction``; None if it is not set.
-        throws: Value of ``throw_on_cudamalloc_oom``: a request that needs new memory fails without another attempt.
+        throws: Value of ``throw_on_cudamalloc_oom``. If it is True, a request fails if new memory cannot be allocated
+            for it, without cached segments being freed first.
     """
 
     expandable: bool = False
@@ -241,7 +243,8 @@ def _number(name: str, text: str, kind: type[Any]) -> Any:
     try:
         number = kind(text if text.isascii() and "_" not in text else "")  # PyTorch rejects other digits and ``1_000``
     except ValueError:
-        raise OptionError(f"{name}:{text} is invalid: expected a number") from None
+        expected = "an integer" if kind is int else "a number"
+        raise OptionError(f"{name}:{text} is invalid: expected {expected}") from None
     if number >= _MAX_NUMBER:
         raise OptionError(f"{name}:{text} is too large: expected less than 2**40")
     return number

@@ -124,10 +124,10 @@ class SettingsComparison:
 
     @property
     def missing(self) -> int:
-        """Number of bytes by which the limit would have to be raised so that some of the settings are sufficient.
+        """Number of bytes by which the limit would have to be raised for at least one of the settings to be sufficient.
 
-        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if `limit` is None or
-        some of the settings may be sufficient within the limit.
+        If only bounds on the limit are known, the value refers to the lower bound. It is 0 if `limit` is None or if at
+        least one of the settings may be sufficient within the limit.
         """
         items = (self.recorded, *self.alternatives)
         if self.limit is None or any(item.fits is not False for item in items):

@@ -16,7 +16,7 @@ _SHARE = 1 / 64  # fraction of the work limit that replays within a range of lim
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SettingsResult:
-    """Result of replaying a recording with other allocator settings. All memory sizes are in bytes.
+    """Result of replaying a recording with the recorded or with other allocator settings. Memory sizes are in bytes.
 
     Attributes:
         settings: Settings in the format of ``PYTORCH_ALLOC_CONF``; empty for the default and the recorded settings.

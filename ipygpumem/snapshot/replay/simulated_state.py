@@ -72,9 +72,10 @@ def add_initial_state(result: ReplayRun) -> None:
 
 
 def fits_initially(result: ReplayRun) -> bool:
-    """Return whether the segments from before the recording are within the limit.
+    """Return whether the segments from before the recording are within the limit, if necessary without unused segments.
 
-    If they are not, unused segments are freed first. If this is not enough, ``result.failure`` is set.
+    Unused segments are freed if all segments together exceed the limit. If this is not enough, ``result.failure`` is
+    set.
     """
     allocator = result.allocator
     if allocator.exceeds_limit(allocator.reserved):

@@ -66,7 +66,7 @@ def smallest_capacity(
     """Return the smallest limit that is sufficient. All limits are in bytes.
 
     Args:
-        replay_within: Replays the requests with ``limit=...`` in bytes and other options of `run`.
+        replay_within: Function that replays the requests with ``limit=...`` in bytes and other options of `run`.
         sufficient_limits: Limits that are known to be sufficient.
         lowest: Limit below which no limit is sufficient.
         recorded: Limit from which the requests are served at their recorded addresses; None if there is none.
@@ -120,7 +120,7 @@ def smallest_capacity(
 
 
 def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:
-    """Return a lower bound of the sufficient limits in bytes: the peak of the total rounded size of the requests.
+    """Return a lower bound on the sufficient limits in bytes: the peak of the total rounded size of blocks in use.
 
     ``run`` is a replay with ``settings``.
     """
@@ -145,7 +145,7 @@ def replays_within(
     by_fraction: bool,
     all_orders: bool,
 ) -> LimitedReplays:
-    """Replay a recording within a limit of reserved memory in bytes, for each state that the recording admits.
+    """Replay a recording within a limit of reserved memory in bytes, with different possible addresses.
 
     Memory that was reserved before the recording began is kept in one replay. In another replay, only the blocks in use
     are allocated again, at new addresses. A failure is uncertain with settings other than those of the recording, or
@@ -155,7 +155,7 @@ def replays_within(
         recording: Recording whose requests are replayed.
         settings: Settings of the allocator.
         limit: Limit in bytes.
-        lowest: Lower bound of the sufficient limits in bytes.
+        lowest: Lower bound on the sufficient limits in bytes.
         recorded: Whether the settings are those of the recording.
         by_fraction: As in `SimulatedAllocator`.
         all_orders: Whether new segments get increasing addresses in one replay, and decreasing addresses in another.

@@ -26,9 +26,9 @@ class StepEdit:
 
     Attributes:
         start: Time of each allocation, including inserted allocations.
-        end: Time at which each allocation is freed.
-        block_end: Time at which each block that is older than the step is freed.
-        block_factor: Factor by which the size of each block that is older than the step is multiplied.
+        end: Time at which each allocation is freed; the time of the end of the step if it is not freed.
+        block_end: Time at which each block that is older than the step is freed, as in ``end``.
+        block_factor: Factor by which the size of each block that is older than the step is multiplied; 0 removes it.
     """
 
     def __init__(self, step: StepPredictor) -> None:
@@ -121,7 +121,7 @@ class StepEdit:
         return StepPredictor(self._model(), EditedRequests(self), keeps_state=keeps_state)
 
     def _not_left_over(self) -> NDArray[np.bool_]:
-        """Return a mask of the blocks that previous runs of the changed step would not have left."""
+        """Return a mask of the blocks that previous runs of the changed step would have freed or not allocated."""
         requests = self.step.step_requests
         sources = requests.retained.sources
         freed = self._removed[sources] | (self.end[sources] < self._events * _STRIDE)
@@ -200,8 +200,8 @@ def peak_order(
 ) -> list[int]:
     """Return indices of changes in the order in which a greedy algorithm selects them.
 
-    The algorithm selects the change with the greatest reduction of the peak at ``size``, divided by its cost. The
-    changes must be independent of each other. Changes that do not reduce the peak are omitted.
+    The algorithm repeatedly selects the change with the highest ratio of the reduction of the peak at ``size`` to the
+    cost. The changes must be independent of each other. Changes that do not reduce the peak are omitted.
     """
     requests, all_costs = step.step_requests, np.maximum(list(costs), 1e-9)
     changes = [edit.changes(size) for edit in edits]
@@ -253,11 +253,11 @@ class ModuleCall:
 
 
 def checkpoint(edit: StepEdit, call: ModuleCall) -> bool:
-    """Free the activations of a call after the forward pass, and insert their recomputation in the backward pass.
+    """Free the activations of a call in the forward pass, and insert their recomputation in the backward pass.
 
     As with ``torch.utils.checkpoint.checkpoint(use_reentrant=False)``, the recomputation ends with the last activation
-    that the backward pass needs, and the arguments are kept until then. Return whether the call has activations other
-    than its outputs.
+    that the backward pass needs. The arguments are kept until the last activation is freed. Return False without a
+    change if the call has no activations other than its outputs; otherwise True.
     """
     requests = edit.step.step_requests
     start, end = requests.start, requests.end

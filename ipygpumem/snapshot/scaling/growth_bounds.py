@@ -63,10 +63,11 @@ def bounded_sizes(
 ) -> Ints:
     """Return an upper bound on the size of each allocation in bytes, at a size of the step above the recorded sizes.
 
-    Allocations that are constant or whose growth is confirmed have the predicted sizes. All others are assumed to grow
-    with the power ``least_power`` of the size of the step, or with a higher power if their recorded sizes do. If the
-    tensors grow faster than the size of the step, workspaces of libraries are assumed to grow like the tensors. At
-    least four recorded sizes are required to distinguish workspaces from temporary tensors.
+    Allocations that are constant or whose growth is confirmed have the predicted sizes. Workspaces of libraries also
+    have the predicted sizes unless the tensors grow much faster than the size of the step; in this case, they are
+    assumed to grow like the tensors. All other allocations are assumed to grow with the power ``least_power`` of the
+    size of the step, or with a higher power if their recorded sizes do. These include workspaces if the step was
+    recorded at fewer than four sizes, because they cannot be distinguished from temporary tensors then.
     """
     predicted, recorded = model.sizes(size, model.high), matched.recorded_sizes()
     constant = np.all(recorded == matched.step.sizes, axis=0)
@@ -87,7 +88,10 @@ def bounded_sizes(
 
 
 def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the power with which each allocation may grow, and a mask of those with about the same power above 1."""
+    """Return the power with which each allocation may grow, and a mask of those that grow with a steady power above 1.
+
+    The power of these allocations is about the same between each two of the three largest recorded sizes.
+    """
     totals = [math.prod(size) for size, _ in matched.runs]
     largest = sorted(set(totals))[-_SQUARE - 1 :]
     values = np.maximum(np.stack([recorded[totals.index(total)] for total in largest]), 0.5)
@@ -129,8 +133,8 @@ def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeM
 def growing_bytes(step: StepRecording, leaves: Counter[int]) -> int:
     """Return how many of the bytes allocated at the peak of a step may grow with the size of the step.
 
-    For each parameter, two allocations of its size are excluded: its gradient and a temporary tensor of the optimizer.
-    ``leaves`` contains the number of leaf tensors, such as parameters, by their size in bytes.
+    For each leaf tensor, up to two allocations of its size are excluded: for a parameter, these are its gradient and a
+    temporary tensor of the optimizer. ``leaves`` contains the number of leaf tensors by their size in bytes.
     """
     constant, unmatched_parameters = 0, leaves + leaves
     for nbytes in step.sizes[step.live_at_own_peak()].tolist():

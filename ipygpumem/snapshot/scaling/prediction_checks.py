@@ -205,7 +205,7 @@ def _shrinking(matched: MatchedRecordings, model: SizeModel) -> str:
 def _faster(matched: MatchedRecordings, model: SizeModel) -> str:
     """Return a reason if the linear functions for allocations at the peak are negative at a size of 0.
 
-    Two sizes always determine such a function, also if the allocations grow with the square of the size of the step.
+    Two sizes always determine such a function, even if the allocations grow with the square of the size of the step.
     """
     if model.coefficients.shape[1:] != (_LINE,):
         return ""

@@ -48,14 +48,14 @@ class AllocationDeviation(Serializable):
 
 @dataclass(frozen=True, slots=True)
 class PredictionDeviation(Serializable):
-    """Differences between a prediction and a recording of the same size.
+    """Differences between the prediction for a size and the recording of a step of this size.
 
     Attributes:
         size: Size of the step.
         predicted, recorded: Peaks of the requested bytes.
         difference: Sum of the absolute differences between the sizes of the allocations that exist at a peak, relative
-            to their total size. This is the maximum over several peaks: at the largest recorded size and multiples of
-            it.
+            to their total recorded size. This is the maximum over several predicted peaks: those at the largest
+            recorded size and at multiples of this size.
         allocations: Up to 20 allocations whose sizes differ: first allocations that exist at a peak, then the others;
             within both groups, in descending order of the difference.
         unmatched: Allocations that exist only in the prediction or only in the recording.
@@ -109,7 +109,7 @@ class PredictionPiece(Serializable):
 class Prediction(Serializable):
     """Predicted memory usage of a step at one size, including all memory that is allocated before the step.
 
-    If the step is repeated, the values are the maximum over several consecutive runs.
+    If the step is repeated, ``allocated`` and ``reserved`` are the maximums over several consecutive runs.
 
     Attributes:
         size: Size of the step.

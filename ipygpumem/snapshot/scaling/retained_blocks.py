@@ -30,7 +30,10 @@ class RetainedBlocks(NamedTuple):
 
 
 class _BlockOrigin(NamedTuple):
-    """Number of the run that created a block, and index of the allocation in the recording `MatchedRecordings.step`."""
+    """Number of the run that created a block, and index of the corresponding allocation in `MatchedRecordings.step`.
+
+    The index is -1 if there is no such allocation.
+    """
 
     run: int
     source: int

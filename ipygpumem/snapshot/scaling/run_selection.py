@@ -52,7 +52,7 @@ def growth_note(scaled: RecordedStepPredictor, size: int, limit: int) -> str:
 
 
 def releases_once(runs: Sequence[Run]) -> bool:
-    """Return whether only the first run at a size frees cached segments, as cuDNN's search for algorithms does.
+    """Return whether only the first run at each size frees cached segments, as when cuDNN searches for algorithms.
 
     The first of ``runs`` is not the first run at its size: the warm-up, which is not recorded, has the same size.
     """

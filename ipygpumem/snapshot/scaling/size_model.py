@@ -38,7 +38,8 @@ class SizeModel:
         nodes: For each axis, the sizes of the step at which the polynomials are interpolated.
         coefficients: Array of the shape (allocations, *number of nodes per axis).
         irregular: Mask of the allocations whose sizes are predicted as those of workspaces or of buffers of reductions.
-        low, high: Ratios of the lower and upper bound to the predicted size of each allocation; 1 if it is certain.
+        low, high: Ratios of the lower and upper bound to the predicted size of each allocation; 1 if the size is
+            certain.
         limits: Size in bytes above which an allocation grows more slowly; infinite if there is no such limit.
     """
 
@@ -63,7 +64,7 @@ class SizeModel:
         return cls(nodes, coefficients)
 
     def sizes(self, size: Size, factors: Floats | float = 1.0) -> Ints:
-        """Return the size of each allocation in bytes, or its bound with the factors ``low`` or ``high``."""
+        """Return the size of each allocation in bytes or, if ``factors`` is ``low`` or ``high``, the bound on it."""
         sizes = np.rint(self.exact_sizes(size) * factors)
         return np.clip(sizes, 0, _LARGEST).astype(np.int64)
 
@@ -100,7 +101,7 @@ class SizeModel:
 
     @property
     def powers(self) -> tuple[Powers, ...]:
-        """Possible powers with which a workspace may grow, one for each axis, in descending order of their sum."""
+        """Combinations of powers with which a workspace may grow, one power per axis, in descending order of sums."""
         powers = product(*(range(len(points) - 1, 0, -1) for points in self.nodes))
         return tuple(sorted(powers, key=sum, reverse=True))
 
@@ -133,10 +134,10 @@ def _basis(points: tuple[int, ...], at: int) -> Floats:
 
 
 def polynomial(function: Callable[[int], Floats], index: int, first: int, last: int, degree: int) -> tuple[float, ...]:
-    """Return the coefficients of the polynomial that equals an element of an array from ``first`` to ``last``.
+    """Return the coefficients of the polynomial that equals ``function(size)[index]`` from ``first`` to ``last``.
 
-    ``function`` returns this array for a size. The constant is the first coefficient. The result is empty if a
-    polynomial of this degree deviates from the element by more than 0.1%.
+    The constant is the first coefficient. The result is empty if the polynomial of this degree that fits best deviates
+    from these values by more than 0.1%.
     """
     last = max(last, first + 2 * degree)
     sizes = np.linspace(first, last, 2 * degree + 1).astype(np.int64)

@@ -18,7 +18,7 @@ from ipygpumem.snapshot.queries.groups import label_rows
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 _TOP_LEVEL = ("<module>", "<cell line")
-"""Beginnings of the names of the top-level code of modules and notebook cells in different versions of IPython."""
+"""Prefixes of the function names of top-level code: of modules, and of notebook cells in some versions of IPython."""
 _MAX_NESTED = 3
 """Maximum number of other workspaces that are allocated and freed while a workspace exists."""
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
@@ -42,7 +42,7 @@ class StepRecording:
         sizes: Requested sizes of these allocations in bytes.
         threads: Number of threads that the device can run at the same time; None if it is unknown.
         start: Requested bytes of all allocations that exist before the step.
-        own_peak: Largest sum of the requested bytes of the allocations in ``rows``.
+        own_peak: Maximum of the requested bytes of the allocations in ``rows`` that exist at the same time.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class StepRecording:
         return bool(np.any(self.timeline.trace.action[self.first + 1 : self.last + 1] == Action.SEGMENT_FREE))
 
     def peak_with(self, sizes: Ints) -> tuple[Ints, int]:
-        """Return the indices in ``rows`` of the allocations at the peak for the given sizes, and its bytes."""
+        """Return the indices in ``rows`` of the allocations that exist at the peak, and their total size in bytes.
+
+        ``sizes`` contains the size in bytes of each allocation in ``rows``.
+        """
         allocations = self.timeline.allocations
         start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
         change = np.zeros(self.last - self.first + 2, np.int64)
@@ -90,9 +93,9 @@ class StepRecording:
 
     @cached_property
     def is_workspace(self) -> NDArray[np.bool_]:
-        """Mask of allocations in ``rows`` that were freed soon, as workspaces of cuDNN are.
+        """Mask of the allocations in ``rows`` that were freed soon after they were made, as workspaces of cuDNN are.
 
-        Between the allocation and the free, only up to three other allocations were made and freed, in the same call
+        Between the allocation and the free, at most three other allocations were made and freed, with the same call
         stack. A reduction, for example, uses a buffer and semaphores.
         """
         columns = ("start", "end", "stack")
@@ -160,7 +163,7 @@ class StepRecording:
 
 
 def _phase(stack: tuple[Frame, ...]) -> str:
-    """Return the phase of a call stack. Backward passes run in threads that have no Python frames."""
+    """Return the phase of a call stack. An empty call stack belongs to the backward pass, which runs in C++ threads."""
     if any(_OPTIMIZER_FUNCTION.search(str(frame)) for frame in stack):
         return OPTIMIZER
     backward = any(frame.name in _BACKWARD_FUNCTIONS or "autograd::Engine" in frame.name for frame in stack)

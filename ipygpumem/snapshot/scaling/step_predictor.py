@@ -108,8 +108,8 @@ class StepPredictor:
     ) -> int | None:
         """Return the largest size at which the step fits; None if the step does not fit at size ``first``.
 
-        It then fits even if workspaces of irregular size have their upper bounds. Larger sizes may fit, too, because
-        reserved memory can be lower at a larger size.
+        At this size, the step fits even if the sizes of irregular workspaces are at their upper bounds. Sizes above the
+        next one, at which it does not fit, may fit, too, because reserved memory can be lower at a larger size.
 
         ``capacity``, ``settings``: As in `predict`. ``margin``: Fraction of the capacity that must remain unused.
         ``first``, ``last``: Smallest and largest size to consider.
@@ -248,7 +248,7 @@ class RecordedStepPredictor(StepPredictor):
 
         Raises:
             OptionError: An argument is invalid, or sizes are missing.
-            PredictionFailedError: The step cannot be predicted. This includes recordings that cannot be replayed.
+            PredictionFailedError: The step cannot be predicted, for example because a recording cannot be replayed.
         """
         runs_by_size: list[Run] = [(check_size(size), _as_step(recording)) for size, recording in recordings]
         if not runs_by_size or len({len(size) for size, _ in runs_by_size}) > 1:
@@ -290,7 +290,7 @@ class RecordedStepPredictor(StepPredictor):
         return self.matched.deviation(self.model, (self._check(size), _as_step(recording)))
 
     def at(self, axis: int, size: int) -> StepPredictor:
-        """Return a predictor of the remaining axis for a fixed size on ``axis``, which must not be the only axis."""
+        """Return a predictor for the other axes at a fixed size on ``axis``, which must not be the only axis."""
         if not 0 <= axis < (axes := len(self.model.nodes)) or axes == 1:
             raise OptionError(f"axis {axis!r} cannot be fixed: the number of axes is {axes} (numbered from 0)")
         return StepPredictor(self.model.at(axis, *check_size(size)), self.step_requests)

@@ -146,13 +146,19 @@ class StepRequests:
         return np.cumsum(change, axis=0)[:-1]
 
     def live(self, event: int) -> tuple[Ints, Ints]:
-        """Return the indices of the step's live allocations and of the initial state's live blocks after an event."""
+        """Return the indices of the allocations of the step and of the blocks of the state that exist after an event.
+
+        Instead of a ``resized`` block, the index of the allocation that created it in a previous run is included.
+        """
         own, older = (self.start <= event) & (self.end > event), self.block_ends > event
         resized = self.retained.sources[older & self.resized]
         return np.append(np.flatnonzero(own), resized), np.flatnonzero(older & ~self.resized)
 
     def position(self, event: int) -> tuple[str, str]:
-        """Return the phase of the last allocation up to an event, and the last line of user code, or empty strings."""
+        """Return the phase of the last allocation up to an event, and the last line of user code that allocated memory.
+
+        Both are empty strings if the step has not allocated any memory.
+        """
         numbers = self.operations[: event + 1]
         numbers = numbers[(numbers >= 0) & (numbers < self.count)]
         if not len(numbers):
@@ -243,7 +249,7 @@ class StepRequests:
 
 
 def _pair(rows: Iterable[int], keys: list[Any], candidates: Iterable[int], candidate_keys: list[Any]) -> dict[int, int]:
-    """Return a dict that maps rows to candidates with the same key. Each candidate is used once, in order."""
+    """Return a dict that maps rows to candidates with the same key. Each candidate is used at most once, in order."""
     by_key: dict[Any, list[int]] = {}
     for candidate in candidates:
         by_key.setdefault(candidate_keys[candidate], []).append(candidate)

@@ -61,7 +61,7 @@ def test_reason_of_an_oom():
         "32.0 MiB was requested.",
         "PyTorch had 102.5 MiB free in 40 blocks, the largest 7.0 MiB: none was large enough.",
         f"A new segment of 32.0 MiB was needed. 137.4 GiB of device memory was free, but {limit}",
-        f"102.5 MiB is in partly used segments, {advice}",
+        f"102.5 MiB of free memory is in partly used segments, {advice}",
     )
 
 

@@ -85,6 +85,6 @@ def test_notes_about_blocks():
     metrics = overview_of([], [segment(4096, 2 * MIB, [first, second])])
     assert metrics["notes"][2:] == [
         "the rounded size is used for 1 block without a requested size",
-        "1 block in the final allocator state is inside another block, so totals include both",
+        "1 block in the final allocator state is overlapped by another block; totals include both",
     ]
     assert metrics["end"]["requested"] == 2024

@@ -64,7 +64,8 @@ class BlockedRequestAnalysis(Serializable):
         largest: Size of the largest free block in these segments.
         uncertain: Maximum amount of ``partly_used`` that may have been in use, because blocks from before the
             recording may be larger than in the replay.
-        lines: Lines of code whose blocks are in these segments, ordered by ``exclusive_segments`` and then by ``free``.
+        lines: Lines of code whose blocks are in the segments to which ``partly_used`` refers, in descending order of
+            ``exclusive_segments`` and then of ``free``.
         smallest: Smallest set of blocks to free; None if the request fits or no such set was found.
         changes: Changes to the program with which the request would have succeeded, or with which the peak of reserved
             memory would have been lower.

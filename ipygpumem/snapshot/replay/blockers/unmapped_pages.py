@@ -108,7 +108,8 @@ def _pages(result: ReplayRun, base: int, size: int, rows: list[int]) -> list[_Pa
 class _PageSearch:
     """Dynamic programming over pages.
 
-    Its tables contain the fewest bytes in use to free for each number of pages, state and amount of unmapped memory.
+    Its tables contain the minimum number of bytes that must be freed, for the first ``n`` pages, each state (see the
+    docstring of the module) and each amount of memory to unmap.
     """
 
     def __init__(self, result: ReplayRun, pages: list[_Page], unit: int, most: int, needed: int) -> None:
@@ -141,9 +142,10 @@ class _PageSearch:
     def _with_window(
         self, place: tuple[int, int, int], rows: list[int], window: slice, window_bytes: int, best: int
     ) -> tuple[int, list[tuple[int, int, int, int]] | None]:
-        """Return the fewest bytes to free if a request is served after a block, and the entries of both tables.
+        """Return the minimum number of bytes that must be freed if a request is served after a block.
 
-        ``window_bytes`` is the size in bytes of the blocks in the window, which must be less than ``best``.
+        The second result contains the corresponding entries of both tables. If the minimum is not less than ``best``,
+        the result is ``(best, None)``. ``window_bytes`` is the total size in bytes of the blocks in the window.
         """
         base, size, rounded = place
         addresses, sizes = self.result.addresses, self.result.sizes
