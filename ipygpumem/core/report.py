@@ -99,7 +99,9 @@ class RecordingInfo:
         if self.dropped is None:
             text += "; it is unknown whether the ring buffer dropped events"
         elif self.dropped:
-            remedy = "increase --max-entries" if self.own else "increase max_entries of your own recording"
+            remedy = (
+                "increase max_entries (--max-entries)" if self.own else "increase max_entries of your own recording"
+            )
             text += f"; the ring buffer dropped the events of {many(self.dropped, 'allocation')}: {remedy}"
         if not self.own:
             text += "; copied from the recording that was already running"
@@ -119,7 +121,7 @@ class Report(Serializable):
         success: Whether the code ended without an error; None if it was still running when the measurement ended.
         time: Start time in seconds since the Unix epoch.
         notes: Notes shown below the report.
-        recording: Saved allocation history; None if there is none.
+        recording: Information about the snapshot; None if no snapshot was requested.
         lines: Memory by source line, for each device, if requested.
         excesses: Exceeded limits.
         modules: Memory by module, for each device, if requested.

@@ -18,12 +18,12 @@ _CLIPPED = 20
 
 
 def printable(text: str) -> str:
-    """Replace control characters except tabs, bidirectional controls, line separators and surrogates with ``?``."""
+    """Replace control characters (except tabs), bidirectional controls, line separators and surrogates with ``?``."""
     return _CONTROL.sub("?", text)
 
 
 def error_line(text: str) -> str:
-    """Return the text of an error as one line of at most 1,000 characters, without control characters except tabs.
+    """Return the text of an error as one line of at most 1,000 characters, without control characters other than tabs.
 
     Long words and lines are shortened in the middle, because the file name and the reason are usually at the end.
     """

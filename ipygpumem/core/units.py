@@ -25,7 +25,7 @@ def size(count: int) -> str:
 
 
 def size_with_unit(text: int | str) -> str:
-    """Return a size for `parse_size` unchanged if it has a unit; otherwise, format its number of bytes."""
+    """Return a size unchanged if it has a unit; otherwise, format the number of bytes. See `parse_size`."""
     return text if isinstance(text, str) and text.strip()[-1:].isalpha() else size(parse_size(text))
 
 

@@ -28,7 +28,7 @@ class AllocatorStatistics(NamedTuple):
         now, peak: Current and peak values of the counters in bytes.
         inactive_split, retries, ooms, rejections: As in `DeviceReading`.
         allocations: Number of blocks allocated so far.
-        segments: Number of segments allocated and freed so far.
+        segments: Number of segment allocations and frees so far.
     """
 
     now: AllocatorCounters

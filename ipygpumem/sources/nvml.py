@@ -55,7 +55,7 @@ _new_memory: Any = functools.partial(tuple.__new__, DeviceMemory)  # three times
 
 
 class Nvml:
-    """Interface to NVML. The constructor and the methods raise `NvmlError` unless documented otherwise."""
+    """Interface to NVML. The constructor and all methods except `has_accounting` and `highest` raise `NvmlError`."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():

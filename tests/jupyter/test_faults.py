@@ -97,7 +97,7 @@ def test_dropped_events_are_reported(gpu_notebook, tmp_path):
         f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
         "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
     )
-    assert "the ring buffer dropped " in result.text and "increase --max-entries" in result.text
+    assert "the ring buffer dropped " in result.text and "increase max_entries" in result.text
 
 
 # torch

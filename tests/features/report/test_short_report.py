@@ -78,7 +78,7 @@ def test_failed_cell_with_notes():
             RecordingInfo("/data/x.pickle", 1 << 20, 10, 1234),
             (
                 "snapshot /data/x.pickle: 10 events, 1.0 MiB; "
-                "the ring buffer dropped the events of 1,234 allocations: increase --max-entries"
+                "the ring buffer dropped the events of 1,234 allocations: increase max_entries (--max-entries)"
             ),
         ),
         (
