@@ -216,7 +216,10 @@ class Snapshot(EventRangeQueries):
         return events_frame(self, device)
 
     def summary(self, device: int | None = None) -> str:
-        """Return a short text: the peak, its event, and the lines of code with the largest allocations at the peak."""
+        """Return a short text: the peak, its event, and the lines of code with the largest allocations at the peak.
+
+        By default, the text describes up to four devices, in descending order of their peaks.
+        """
         from ipygpumem.snapshot.queries.overview import summary_text
 
         return summary_text(self, device)

@@ -184,7 +184,7 @@ class OomAnalysis(Serializable):
 
 
 def explain_oom(snapshot: SnapshotData, state: AllocatorState, *, replayed: bool = False) -> OomAnalysis:
-    """``state`` is the state right after the out-of-memory event."""
+    """Analyze an out-of-memory error. ``state`` is the state right after its event."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     requested = int(trace.size[event])

@@ -105,7 +105,10 @@ class RepeatedTextLimit:
         self._known: set[str] = set()
 
     def count(self, text: str, where: str, *, created: bool = False) -> str:
-        """Count the length of a new (``created``) or repeated string. Raises `SnapshotLimitError` above the limit."""
+        """Return a string, after counting its length if it is repeated or was ``created`` by the reader.
+
+        Raises `SnapshotLimitError` if the total length of the counted strings exceeds the limit.
+        """
         if created or text in self._known:
             self._left -= len(text) - _SHORT_TEXT
             if self._left < 0:

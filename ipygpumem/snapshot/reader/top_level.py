@@ -106,7 +106,7 @@ def read_sources(value: Any, budget: checks.RepeatedTextLimit) -> dict[str, str]
 
 
 def read_annotations(value: Any) -> AnnotationTable:
-    """An END entry ends the latest open region with the same name and device."""
+    """Return the annotated regions. An END entry ends the latest open region with the same name and device."""
     names = IndexByValue()
     name, device, time, starts = array("i"), array("q"), array("q"), bytearray()
     for place, item in enumerate(checks.items(value, "external_annotations")):
@@ -126,7 +126,10 @@ def read_annotations(value: Any) -> AnnotationTable:
 
 
 def read_recorder_metadata(value: Any, devices: int, budget: checks.RepeatedTextLimit) -> RecorderMetadata:
-    """``devices`` is the maximum number of devices. Unknown keys of later schema versions are ignored."""
+    """Return the metadata that ipygpumem's recorder wrote. Unknown keys of later schema versions are ignored.
+
+    ``devices`` is the maximum number of devices.
+    """
     if value is None:
         return RecorderMetadata()
     own = checks.mapping(value, "ipygpumem")

@@ -137,7 +137,7 @@ class SimulatedAllocator(ExpandableSegments):
                     self._release(number, key, request)
 
     def cached_segments(self) -> set[tuple[int, int]]:
-        """Return (pool index, key) of each unused segment of default pools that was allocated with cudaMalloc."""
+        """Return the pool index and the key of each unused segment of default pools, except expandable segments."""
         self.work.count(len(self.pools))
         numbers = (number for number, pool in enumerate(self.pools) if not pool.private)
         free = ((number, self._free_from(number, self._smallest_segment)) for number in numbers)

@@ -120,7 +120,7 @@ class ReleaseCauses:
         return is_shown and bool(self._changes[end - 1] == self._changes[first])
 
     def new_bytes(self, request: int) -> int:
-        """Return the size in bytes of the new memory for a request, which starts with the event ``request``."""
+        """Return the size in bytes of the new memory for the request whose first event is ``request``."""
         if request not in self._new_bytes:
             trace, settings = self._trace, self._settings
             end = request

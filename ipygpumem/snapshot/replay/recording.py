@@ -291,7 +291,7 @@ class Recording:
 
     @cached_property
     def following(self) -> NDArray[np.int32]:
-        """For each event, the first event that is not a segment event, starting with the event itself."""
+        """For each event, the first event from this event on that is not a segment event."""
         events = self.trace.events(*_SEGMENT_EVENTS)
         ends = events[np.diff(events, append=-2) != 1]
         following = np.arange(len(self.trace), dtype=np.int32)

@@ -76,7 +76,7 @@ class ReplayRun:
             ``sizes``.
         completed: Events of the requests for which cross-stream frees were completed earlier than in the recording, by
             row of the allocation.
-        end: Number of events that were replayed.
+        end: Number of events that were replayed; -1 if the segments from before the recording exceed the limit.
         cost: Approximate duration of the replay in seconds.
     """
 

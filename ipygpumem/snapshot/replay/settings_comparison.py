@@ -51,7 +51,7 @@ class SettingsComparison:
             in the same way: ``"default settings"``, ``"recorded settings"``, or the settings of an alternative.
         limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. The bounds are
-            equal if the limit is known. None if nothing is known about a limit.
+            equal if the limit is known. None if no upper bound is known.
         capacity: Given capacity in bytes; None if there was none.
         blockers: Blocks in use that prevented the last failed request from being served or, if no request failed,
             those that caused reserved memory to reach its peak. If a capacity was given within which a request fails,

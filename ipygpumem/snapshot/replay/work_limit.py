@@ -62,7 +62,10 @@ class WorkLimit:
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:
-        """Limit the work in this context to ``seconds``, by default to an outer context's limit or ``self.seconds``."""
+        """Limit the work in this context to ``seconds``.
+
+        The default is the limit of the outer context or, if there is none, ``self.seconds``.
+        """
         outer = self._left, self._deadline
         if seconds is None and self._left < math.inf:
             yield

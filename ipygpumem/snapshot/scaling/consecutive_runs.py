@@ -146,7 +146,7 @@ class ConsecutiveRuns:
         return result
 
     def replay(self, sizes: Ints, *, limit: int | None, settings: str | None, keeps_state: bool) -> ReplayRun:
-        """Replay the runs until a run with all kept tensors at its start does not increase reserved memory.
+        """Replay the runs until a run with all kept tensors at its start does not increase the peak of reserved memory.
 
         Args:
             sizes: Sizes in bytes of the allocations of the step.

@@ -117,7 +117,7 @@ class Prediction(Serializable):
         requested, allocated, reserved: Peaks of the requested bytes, of the allocated memory and of reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.
-        retries: Number of requests that are served only after cached segments are freed.
+        retries: Number of requests that are tried again after all cached segments are freed.
         missing: Bytes by which the failing request exceeds the limit; 0 if the step fits.
         left: Change in the requested bytes from the start to the end of the step.
         phase, line: Phase and line of code at the peak of the requested bytes, as in `PredictionPiece`.

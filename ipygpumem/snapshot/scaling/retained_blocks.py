@@ -45,7 +45,7 @@ def find_retained_blocks(runs: Sequence[Run], matched: MatchedRecordings, rows: 
     Args:
         runs: All runs, in the order in which they were recorded.
         matched: Runs from which the step is predicted.
-        rows: Row of each block after the last run, in the timeline of this run.
+        rows: Row of each block that exists after the last run, in the timeline of this run.
     """
     origins: dict[int, _BlockOrigin] = {}  # the allocations that exist before a run, by ID
     freed: set[int] = set()

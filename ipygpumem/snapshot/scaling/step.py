@@ -163,7 +163,7 @@ class StepRecording:
 
 
 def _phase(stack: tuple[Frame, ...]) -> str:
-    """Return the phase of a call stack. An empty call stack belongs to the backward pass, which runs in C++ threads."""
+    """Return the phase of a call stack. Without frames, it is assumed to be that of a thread of the backward pass."""
     if any(_OPTIMIZER_FUNCTION.search(str(frame)) for frame in stack):
         return OPTIMIZER
     backward = any(frame.name in _BACKWARD_FUNCTIONS or "autograd::Engine" in frame.name for frame in stack)

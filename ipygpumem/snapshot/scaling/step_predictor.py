@@ -106,10 +106,10 @@ class StepPredictor:
         after_release: bool = False,
         settings: str | None = None,
     ) -> int | None:
-        """Return the largest size at which the step fits; None if the step does not fit at size ``first``.
+        """Return the largest tested size at which the step fits; None if the step does not fit at size ``first``.
 
-        At this size, the step fits even if the sizes of irregular workspaces are at their upper bounds. Sizes above the
-        next one, at which it does not fit, may fit, too, because reserved memory can be lower at a larger size.
+        At this size, the step fits even if the sizes of irregular workspaces are at their upper bounds. The step may
+        also fit at a larger size that was not tested, because reserved memory can be lower at a larger size.
 
         ``capacity``, ``settings``: As in `predict`. ``margin``: Fraction of the capacity that must remain unused.
         ``first``, ``last``: Smallest and largest size to consider.

@@ -31,7 +31,7 @@ class InitialState:
 
     Attributes:
         snapshot, recording: Snapshot and recording that contain the state.
-        state: Segments and blocks. The true sizes of the blocks are known if the replay reproduces the recording.
+        state: Segments and blocks, with the true sizes of the blocks if `with_block_sizes` can determine them.
     """
 
     snapshot: SnapshotData
@@ -88,10 +88,10 @@ class StepRequests:
         end: Event that frees each allocation of the step; the number of events if the allocation is not freed.
         block_ends: Event that frees each block of the state; the number of events if the block is not freed.
         events: Event in the recording for each of ``operations``.
-        pool_of: For each allocation and block, the index of the pool for large requests.
+        pool_of: For each allocation and block, the index of its pool for large requests, as in `Recording`.
         resized: Mask of the blocks of the state whose sizes change with the size of the step.
         pools: All pools, as in `Recording`.
-        segment_pools: For each segment of the state, the index of the pool for large requests.
+        segment_pools: For each segment of the state, the index of its pool for large requests.
     """
 
     def __init__(self, step: StepRecording, state: InitialState, retained: RetainedBlocks | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Search for the smallest set of blocks in use whose release would have made room for a request in existing memory."""
+"""Search for the smallest set of blocks in use that would have made room for a request if they had been freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_CHOICES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class BlocksToFree(Serializable):
-    """Set of blocks in use whose release, as a replay shows, would have made room for a request in existing memory.
+    """Set of blocks in use that, as a replay shows, would have made room for a request if they had been freed.
 
     Usually, no set has a smaller total size. There may be a smaller set if a file has very many segments or pages of
     expandable segments, or if a replay serves the request at another address than the search assumes.
