@@ -64,6 +64,7 @@ _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
 _LITERAL = re.compile(
+    r"(?<=://)[^\s@]{1,200}@|"  # a magic without the percent sign can be followed by a URL that is not in quotes
     r"""('{3}|"{3}|["'])(?:\\.|(?!\1).)*(?:\1)?|#.*|(?:(?<=[=:])|(?<=[=:]\s)|(?<=[=:]\s\s))\d[\w.]{3,}|\w{16,}""",
     re.DOTALL,
 )
@@ -111,6 +112,8 @@ def _redact_literals(code: str, line: str) -> str:
 
     def redact(match: re.Match[str]) -> str:
         quote = match[1] or ("# " if match[0].startswith("#") else "")
+        if match[0].endswith("@") and not quote:
+            return f"{_REDACTED}@"
         if not quote and not match[0][0].isdecimal():
             return _REDACTED if is_random(match[0], 32) else match[0]
         is_word = (is_key and _WORD.fullmatch(match[0])) or _SPECIAL_TOKEN.fullmatch(match[0])

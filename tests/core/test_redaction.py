@@ -825,6 +825,12 @@ def test_generated_passwords_are_hidden(name, length, line):
     assert len(shown) < 20, shown[:9]
 
 
+@pytest.mark.parametrize("name", ["load", "%load", "edit", "pastebin"])
+def test_credentials_in_the_url_of_a_magic_are_hidden(name):
+    assert "hunter2x" not in redact_code(f"{name} https://bob:hunter2x@example.org/x.py")
+    assert redact_code(f"{name} https://example.org/x.py") == f"{name} https://example.org/x.py"
+
+
 @pytest.mark.parametrize("password", ["gert4y-raThoz-veqhud", "PtYgj&mUh#Bel3", "4e!tMDEB4^Vx?da.4r2t", "k2#vqz!8wd$x"])
 def test_generated_password_is_hidden(password):
     assert redact_code(f'x = "{password}"') == 'x = "***"'
