@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -27,11 +28,16 @@ MIB = 1 << 20
 
 @pytest.fixture
 def shell():
+    main, hooks = sys.modules["__main__"], (sys.excepthook, sys.displayhook)
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.run_cell("%load_ext ipygpumem")
     yield shell
     shell.run_cell("%unload_ext ipygpumem")
+    # otherwise every shell stays alive, and searches of later tests read its objects
+    shell.restore_sys_module_state()
+    atexit.unregister(shell.atexit_operations)
     InteractiveShell.clear_instance()
+    sys.modules["__main__"], (sys.excepthook, sys.displayhook) = main, hooks
 
 
 @pytest.fixture
