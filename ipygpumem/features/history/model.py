@@ -53,7 +53,7 @@ class ReportRow:
         cache: Cached memory at the end, including pending blocks.
         others_level: Memory of other processes at the end, including unattributed memory.
         outside_level: Memory outside PyTorch at the end.
-        capacity: Memory of the device that is available to programs; for the host, the total memory of the machine.
+        capacity: Total memory of the device, excluding memory reserved by the driver; for the host, of the machine.
         host_held, host_peak, host_peak_trust: ``held``, ``peak`` and ``peak_trust`` of the process's resident memory.
     """
 

@@ -147,7 +147,7 @@ class Reports(Sequence["Report"]):
         raise KeyError(f"no report for cell {key!r}")
 
     def rows(self) -> list[ReportRow]:
-        """Return one row per report and device."""
+        """Return one row per report and device in use, or per report for the host if no device is in use."""
         return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:

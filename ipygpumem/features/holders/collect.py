@@ -155,7 +155,7 @@ def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
 
 
 class _BlockAssignment:
-    """Matches the storages found by a search to the allocator's blocks before and after the search."""
+    """Assignment of the storages found by a search to the allocator's blocks before and after the search."""
 
     def __init__(
         self,

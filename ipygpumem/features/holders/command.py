@@ -87,7 +87,7 @@ def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
         selected_holders = tuple(holder for holder in result.holders if holder.name in arguments.names)
         missing_names = set(arguments.names) - {holder.name for holder in selected_holders}
         if missing_names:
-            raise OptionError(f"no holder is named {' or '.join(sorted(missing_names))}; %gpumem who lists all holders")
+            raise OptionError(f"no holder is named {' or '.join(sorted(missing_names))}; %gpumem who lists the holders")
         result = replace(result, holders=selected_holders)
     return replace(result, since=moment)
 

@@ -122,7 +122,7 @@ class DeviceTotal:
     """Total allocated memory on one device, in bytes.
 
     Attributes:
-        device, held: Name of the device, and total size of all storages that were found, with or without a baseline.
+        device, held: Name of the device, and total size of all storages that were found, even if they are not new.
         rest: Memory for which no Python object was found.
         allocated: Value of ``torch.cuda.memory_allocated()``, which is the sum of ``held`` and ``rest``; None for host
             memory, or if the value cannot be read.
@@ -207,7 +207,7 @@ class Holders(Serializable):
         return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
     def total(self, device: str) -> DeviceTotal | None:
-        """Return the total of a device, or None if the device was not searched."""
+        """Return the total allocated memory on a device, or None if the device was not searched."""
         return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
@@ -249,7 +249,7 @@ new_named_storage: Any = partial(tuple.__new__, NamedStorage)  # three times as 
 def allocation_lines(
     blocks: Iterable[AllocatedBlock], label: Callable[[str, int, str], str]
 ) -> tuple[tuple[str, int], ...]:
-    """Return pairs (line of code, bytes) of the lines, at most three, that allocated most of the 100 largest blocks."""
+    """Return pairs (line of code, bytes) of the three lines with the most memory in the 100 largest blocks."""
     sizes: Counter[str] = Counter()
     for block in sorted(blocks, key=lambda block: -block.size)[:_MAX_STACKS]:
         frame = user_frame(stack_of_block(block))

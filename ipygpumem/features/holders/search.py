@@ -198,7 +198,7 @@ class _HolderSearch:
         return names
 
     def _add_hidden_referrers(self, names: ObjectNames) -> bool:
-        """Add referrers, such as instances, of classes not reachable from a root. Return whether any were added."""
+        """Add referrers (such as instances) of classes that no root reaches. Return whether any were added."""
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(location.size for target in targets for location in target.locations)

@@ -137,7 +137,7 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 
 def with_statement_region(file: str, line: int, source: SourceCode, name: str) -> SourceRegion:
-    """Return the region of the innermost ``with`` statement whose header contains a line; by default, the line."""
+    """Return the region of the innermost ``with`` statement whose header contains a line; if none does, the line."""
     region = SourceRegion(file, line, line, name)
     for node in ast.walk(source.tree(file)):  # outer statements first
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:

@@ -21,7 +21,8 @@ class FreeBlockSummary:
 
     Attributes:
         largest, count: Size of the largest free block, and number of free blocks.
-        partly_used: Total size of free blocks in partly used segments, which PyTorch cannot release.
+        partly_used: Total size of free blocks in partly used segments. PyTorch cannot release them, except for whole
+            pages of expandable segments.
         expandable: Whether there are expandable segments, which prevent most fragmentation.
     """
 

@@ -1,4 +1,4 @@
-"""Recorder of device memory allocations, for measurements and the setting ``GPUMem.outside``.
+"""Recorder of CUDA memory allocations, for measurements and the setting ``GPUMem.outside``.
 
 A background thread reads CUPTI's completed buffers several times per second and updates the live allocations and the
 totals of each open measurement. Each thread of the program fills its own buffers. Therefore, records are sorted by
@@ -39,7 +39,7 @@ _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
 class CuptiRecorder:
-    """Recorder of the device memory allocations of this process.
+    """Recorder of the CUDA memory allocations of this process: device memory, managed memory and pinned memory.
 
     A process has only one recorder, because CUPTI's callbacks are global.
     """

@@ -63,7 +63,7 @@ _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 @lru_cache(maxsize=1024)
 def library_name(path: str) -> str:
-    """Return the name of the library at a path, such as cuBLAS for ``libcublas.so.13``; by default, the file name."""
+    """Return the name of the library at a path, such as cuBLAS for ``libcublas.so.13``, or else the file name."""
     path = path.replace("\\", "/")
     file = file_name(path)
     site = _SITE.match(path)
@@ -140,7 +140,7 @@ class OutsideMemory(Serializable):
         idle: Change in unused memory of CUDA's default memory pool and in memory reserved for CUDA graphs, where known.
         rest: Change that belongs neither to a library nor to ``idle``; None if unknown.
         seconds: Duration in seconds for which recording was paused because torch.profiler was using CUPTI.
-        grade: Accuracy of the values by library.
+        grade: Accuracy of the values in ``libraries``.
     """
 
     device: str

@@ -64,5 +64,5 @@ def other_process_changes(
 
 @lru_cache(maxsize=256)
 def _for_report(process: OtherProcess) -> OtherProcess:
-    """Return a copy of a process without its command line, because reports may be shared. The copies are cached."""
+    """Return a copy of a process for a report: without its memory usage, and without its command line for privacy."""
     return replace(process, amount=None, command="")

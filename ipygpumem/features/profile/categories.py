@@ -65,7 +65,7 @@ class DataFlow:
         states: Tensors known to be optimizer state.
         unmatched: Allocations and frees that belong to no known tensor.
         counters: Tuples ``(time, allocated, reserved)`` of the allocator's counters in bytes, by device name.
-        span: Times of the beginning and the end of the profile.
+        span: Start times of the first and the last event; ``(0, 0)`` if they are unknown.
     """
 
     identities: list[int] = field(default_factory=list)
