@@ -32,6 +32,7 @@ from ipygpumem.features.fit.step_objects import StepObjects
 from ipygpumem.features.fit.step_runner import FitError, StepRunner
 from ipygpumem.snapshot.scaling.results import PredictionFailedError
 from ipygpumem.snapshot.scaling.run_selection import predict_runs, releases_once
+from ipygpumem.snapshot.scaling.step import OPTIMIZER
 from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
@@ -147,6 +148,10 @@ class SizeSearch(RecordedRuns):
                 advice += (
                     ", for example with torch.backends.cudnn.benchmark = False: cuDNN's search for fast algorithms"
                     " uses workspaces in the first run at a size"
+                )
+            elif len({OPTIMIZER in step.phases for _, step in self._steps}) > 1:
+                advice = (
+                    "update the optimizer in every run, after the gradients of all parts of the batch were added up"
                 )
             runs = f"two runs at size {size_name(size)} differ by {precise_size(difference)} at their peaks"
             raise FitError(f"{runs}: {advice}")

@@ -150,7 +150,8 @@ class SavedState:
         for name, container, items in self._items:
             added_count = added_items(container, items)
             if added_count > 0 and name and is_exactly(container, (list, collections.deque)):
-                notes.append(f"{name} grew by {many(added_count, 'item')}, which were removed.")
+                verb = "was" if added_count == 1 else "were"
+                notes.append(f"{name} grew by {many(added_count, 'item')}, which {verb} removed.")
         torch = self._torch
         torch.clear_autocast_cache()  # contains copies of parameters
         notes += restore_each(lambda restore: restore(), [(restore,) for restore in (*self._process, *self._global)])

@@ -608,6 +608,20 @@ def test_unreachable_tensors_of_the_program(fake_gpu):
     assert max(probe.allocated for probe in result.probes) <= result.capacity / 4
 
 
+def test_optimizer_that_some_runs_update(allocations):
+    training, calls = Training(foreach=True), itertools.count(1)
+
+    def step(batch):
+        training.model(torch.randn(batch, 64)).sum().backward()
+        if next(calls) % 4 == 0:
+            training.optimizer.step()
+            training.optimizer.zero_grad()
+
+    result = ipygpumem.fit(step, range(1, 65))
+    assert "at their peaks: update the optimizer in every run, after the gradients" in result.refusal
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
 def test_other_processes(fake_gpu):
     """The memory of other processes is neither used nor counted."""
 

@@ -902,6 +902,20 @@ def test_host_memory_is_insufficient(allocations, monkeypatch):
     assert not ipygpumem.fit(training.step, [2, 4, 8], dry=True, on="2 GiB").refusal, "contents are not saved"
 
 
+def test_container_that_grows_once():
+    layer, losses = nn.Linear(4, 4), []
+
+    def step(batch):
+        if not losses:
+            losses.append(layer(torch.randn(batch, 4)).sum().item())
+        else:
+            layer(torch.randn(batch, 4))
+
+    result = ipygpumem.fit(step, SIZES, dry=True, device="24 GiB")
+    assert result.notes == ("losses grew by 1 item, which was removed.",)
+    assert not losses
+
+
 def test_gradients_that_replace_the_saved_gradients():
     deleted, kept, replaced, created = leaves = [nn.Parameter(torch.ones(2)) for _ in range(4)]
     for leaf in (deleted, kept, replaced):
