@@ -173,7 +173,7 @@ _GROUPS = (
 COMMANDS = (
     Command(
         "summary",
-        "show the peak, its time, and the lines of code that allocated the most memory",
+        "show the peak, its time, and the lines of code with the largest allocations at the peak",
         (_FILES, _DEVICE),
         shell=_query(_summary),
     ),

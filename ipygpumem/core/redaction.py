@@ -71,7 +71,7 @@ _LITERAL = re.compile(
 
 
 def redact_command(arguments: Sequence[str]) -> str:
-    """Return a command as a single line, with source code replaced by ``...`` and possible secrets by ``***``."""
+    """Return a command as one line of at most 200 characters. Code is replaced with ``...``, secrets with ``***``."""
     words = list(islice(_words(arguments), _MAX_LENGTH))
     sign = next((i for i, word in enumerate(words) if word in {"|", "|&", ">", ">>"}), len(words))
     if sign > 1 and reads_password(" ".join(words[sign:])[:_MAX_CODE_LENGTH]):

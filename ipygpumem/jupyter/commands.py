@@ -20,7 +20,7 @@ _INDENT = 30
 COMMANDS = (
     Command(
         "on",
-        "show a report below each cell that changes memory usage",
+        "show automatic reports below cells",
         (HELP,),
         lambda notebook, _: notebook.set_reports(on=True),
     ),

@@ -167,7 +167,7 @@ class ClearOutputTracker:
     def waits(self, result: Any) -> bool:
         """Return whether a ``clear_output(wait=True)`` call of a finished cell is pending, and set `waiting` to False.
 
-        ``result`` is the result of the cell. If it contains a value or an error, its display ends the wait.
+        ``result`` is the result of the cell. After the display of its value or error, the call is no longer pending.
         """
         shows_output = result is None or not result.success or result.result is not None
         waits = self.waiting and not shows_output and self._waiting_request == self._request()

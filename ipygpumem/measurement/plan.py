@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CompletedMeasurement:
-    """Data of a completed measurement, from which collectors create their sections of the report.
+    """Data of a completed measurement, which collectors use to process the report.
 
     Attributes:
         recorder: Recorder of allocation history; None if nothing was recorded.
@@ -58,10 +58,10 @@ class MeasurementResult:
 
 
 class Collector:
-    """Base class of collectors, each of which adds a section to the report.
+    """Base class of collectors, which can observe a measurement and process its report, usually by adding a section.
 
     Attributes:
-        section: Name of the section, as used in notes.
+        section: Name of the collector's result, as used in notes.
         observer: Observer to add to the measurement, if any.
         reads_recording: Whether the collector reads the recorded snapshot.
         is_slow: Whether `collect` may take seconds and must therefore be interruptible.
@@ -87,7 +87,7 @@ class MeasurementPlan:
     """Plan for a measurement: what to record, which devices to report on, and which sections the report contains.
 
     Attributes:
-        collectors: Collectors, each of which adds a section to the report.
+        collectors: Collectors, in the order in which they process the report.
         recorder: Recorder of allocation history; None to record nothing.
         path: File in which to save the recording; None to discard it after the report.
         devices: Names of the devices to report on; None selects all devices that this process uses.
