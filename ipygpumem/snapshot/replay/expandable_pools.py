@@ -1,4 +1,4 @@
-"""Inference of the pools of allocations in expandable segments, whose events have no pool before PyTorch 2.12."""
+"""Inference of the pools of allocations in expandable segments, because events before PyTorch 2.12 contain no pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inference, from a recording, of the memory that was available to PyTorch."""
+"""Inference, from a recording, of the memory that was available to PyTorch and of the causes of freed segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of replays: with the recorded settings, a replay must reproduce the recording."""
+"""Comparison of a recording with a replay that uses the recorded settings, and the accuracy of other replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to the allocations of a step, whose memory usage with these changes is then predicted."""
+"""Changes to the allocations of a step, for predictions of the memory usage of the changed step."""
 
 from __future__ import annotations
 

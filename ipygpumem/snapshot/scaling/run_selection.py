@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ipygpumem.core.units import size as size_text
 from ipygpumem.snapshot.scaling.growth_bounds import bounded_sizes
 from ipygpumem.snapshot.scaling.matching import Run
@@ -13,7 +11,7 @@ from ipygpumem.snapshot.scaling.step_predictor import RecordedStepPredictor
 from ipygpumem.snapshot.scaling.step_requests import InitialState
 
 _MAX_EXCESS = 0.25
-"""Share by which the upper bound of the memory usage may exceed the prediction without a note."""
+"""Share by which the upper bound on the memory usage may exceed the prediction without a note."""
 
 
 def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredictor:
@@ -36,7 +34,7 @@ def predict_runs(runs: Sequence[Run], state: InitialState) -> RecordedStepPredic
 def growth_note(scaled: RecordedStepPredictor, size: int, limit: int) -> str:
     """Return a sentence if a step may need much more memory at a size than predicted; otherwise an empty string.
 
-    ``limit``: Largest number of bytes that is computed exactly, as in `RecordedStepPredictor.bound`.
+    ``limit``: Number of bytes above which bounds may be too low, as in `RecordedStepPredictor.bound`.
     """
     bound = scaled.bound(size, limit)
     if bound <= (1 + _MAX_EXCESS) * scaled.allocated(size, limit):
@@ -44,7 +42,7 @@ def growth_note(scaled: RecordedStepPredictor, size: int, limit: int) -> str:
     matched, model = scaled.matched, scaled.model
     sizes = bounded_sizes(matched, model, (size,), scaled.is_confirmed)
     live, _ = matched.step.peak_with(sizes)
-    line = matched.step.lines(live[np.argmax((sizes - model.sizes((size,)))[live])][None])[0]
+    line = matched.step.main_line(live, (sizes - model.sizes((size,)))[live])
     return (
         f"At size {size:,}, the step may need up to {size_text(bound)}: its runs do not show whether all allocations,"
         f" mainly those in {line}, grow as predicted. Run the step at smaller sizes first."

@@ -230,7 +230,7 @@ class StepRequests:
         if len(private):
             line, total = step.lines(private[:1])[0], size_text(int(step.sizes[private].sum()))
             problem = f"the step allocates {total} in private pools (of CUDA graphs or a MemPool), first in {line}"
-            raise PredictionFailedError(f"{problem}, which predictions do not support")
+            raise PredictionFailedError(f"{problem}, which predictions do not support: run the step without them")
         keys = [(_DEFAULT_POOL, pool.stream) for pool in own]
         for number, stream in state.state.segments[["pool", "stream"]].tolist():
             is_private = number >= 0 and state.snapshot.pools[number] != (0, 0)
