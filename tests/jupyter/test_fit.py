@@ -89,9 +89,9 @@ def test_without_data(cpu_notebook):
     assert "save_on_cpu" in result.text
     assert "is not predicted" not in result.text
     reason = cpu_notebook.run("%gpumem fit --dry --on '24 GiB' batch=1..64 float(torch.ones(batch).sum())").text
-    assert "In [5]:1 (float(torch.ones(batch).sum())) needs the value of a tensor (as do float()" in reason
+    assert "In [5]:1 (float(torch.ones(batch).sum())) needs the value of a tensor (for example for float()" in reason
     error = cpu_notebook.run("%gpumem fit --dry batch=1..64 step(batch)").error
-    assert "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
+    assert "PyTorch finds no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 
 
 def test_exceptions_restore_the_names(notebook):

@@ -29,8 +29,8 @@ class ComputedUpdate:
 
     Attributes:
         state: Device and size in bytes of each tensor of the optimizer's state that does not exist yet.
-        events: Allocations and frees of one update, in order: tuples of the number of the allocation, its device, and
-            its size in bytes, or None for a free.
+        events: Allocations and frees of temporary tensors in one update, in order: tuples of the number of the
+            allocation, its device, and its size in bytes, or None for a free.
     """
 
     state: tuple[tuple[str, int], ...]
@@ -48,12 +48,12 @@ class ComputedUpdate:
 
 
 class OptimizerUpdateReplacer:
-    """Context manager in which the updates of optimizers only make the same allocations and frees as real updates.
+    """Context manager that replaces updates of optimizers with their allocations and frees, if these can be computed.
 
     Args:
         torch: The module torch.
         allowed: Function that returns whether there is enough memory for a computed update. It is called before the
-            state is allocated. If it returns False, the update is skipped.
+            state is allocated. If it returns False, this update and all later updates are skipped.
 
     Attributes:
         run: Names of the optimizer classes whose updates could not be computed and were run.
@@ -85,7 +85,11 @@ class OptimizerUpdateReplacer:
         self.computed.clear()
 
     def prepare(self, optimizer: Any) -> ComputedUpdate | None:
-        """Compute the update of an optimizer, or None, and allocate the state that does not exist yet, only once."""
+        """Return the update of an optimizer, or None if it cannot be computed.
+
+        The first call for an optimizer computes the update and, if ``allowed`` returns True, allocates the state that
+        does not exist yet.
+        """
         if id(optimizer) not in self.computed:
             key = id(optimizer)
             self._existing_ids[key] = state_ids(optimizer)
@@ -165,11 +169,11 @@ def _without_parameters(optimizer: Any) -> Any:
 
 
 def computed_update(torch: Any, optimizer: Any, **options: Any) -> ComputedUpdate:
-    """Run the update of an optimizer twice on fake parameters, and return the allocations and frees of the second run.
+    """Run the update of an optimizer twice on fake parameters, and return its allocations and the missing state.
 
-    The first run creates the missing state. The parameters that have gradients are updated or, if none has a gradient,
-    all parameters that require gradients. ``options`` replace options of the optimizer. If they are given, the first
-    run creates all state.
+    The first run creates the missing state; the allocations are those of the second run. The parameters that have
+    gradients are updated or, if none has a gradient, all parameters that require gradients. ``options`` replace options
+    of the optimizer. If they are given, the first run creates all state.
     """
     fake = import_module("torch._subclasses.fake_tensor")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -236,7 +240,7 @@ def _nbytes(tensor: Any) -> int:
 
 
 def selected_foreach(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the option ``foreach`` that PyTorch selects if it is None and ``fused`` is not set, or an empty dict."""
+    """Return a dict with the value of ``foreach`` that PyTorch selects if it selects one, otherwise an empty dict."""
     if group.get("foreach", True) is not None or group.get("fused"):
         return {}
     select: Any = getattr(import_module("torch.optim.optimizer"), "_default_to_fused_or_foreach", None)

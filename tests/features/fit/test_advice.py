@@ -399,7 +399,7 @@ def test_trials_that_fail(monkeypatch):
     result = ipygpumem.fit(training.step, range(1, 33), most=0.0001, try_changes=True)
     assert not result.trials
     assert not result.refusal
-    assert "With checkpoint 3 of 3 blocks, the step failed: no recomputation" in str(result)
+    assert "The step failed with the change 'checkpoint 3 of 3 blocks': no recomputation" in str(result)
     assert not any("forward" in vars(module) for module in training.model.modules())
 
 

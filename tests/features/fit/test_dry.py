@@ -407,9 +407,12 @@ def test_values_that_are_only_stored(capsys):
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (number, r"test_dry.py:\d+ number \(.*\) needs the value .* \(as do float\(\) and conditions\): use item\(\)"),
+        (
+            number,
+            r"test_dry.py:\d+ number \(.*\) needs the value .* \(for example for float\(\) or .*\): use item\(\)",
+        ),
         *(
-            (step, r"test_dry.py:\d+ item_\w+ \(.*\) needs the value of a tensor, which item\(\) has returned: remove")
+            (step, r"test_dry.py:\d+ item_\w+ \(.*\) needs the value that .* has no data: remove")
             for step in (item_condition, item_factor, item_argument)
         ),
         (
@@ -615,8 +618,8 @@ def test_tensors_that_remain():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": None}, "this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'"),
-        ({"device": "cuda:0"}, "this machine has no GPU 'cuda:0': pass the memory"),
+        ({"device": None}, "PyTorch finds no GPU: pass the memory of the GPU, such as --on '24 GiB'"),
+        ({"device": "cuda:0"}, "PyTorch finds no GPU 'cuda:0': pass the memory"),
         ({"device": "600 MiB"}, "'600 MiB' is not more than the 690.0 MiB that CUDA itself uses: pass"),
         ({"device": "much"}, "much"),
         ({"on": "24 GiB"}, "device='24 GiB' requires dry=True, and cannot be combined with the argument on"),
@@ -633,7 +636,7 @@ def test_gpu_of_this_machine(fake_gpu):
     result = dry(training.step, device=None)
     assert str(result).startswith("step: batch 2 to 64, cuda:0 NVIDIA H200, 139.")
     assert next(g.bytes for g in result.breakdown(4, by="phase") if g.label == "library workspaces") == 65 * MIB
-    with pytest.raises(OptionError, match="this machine has no GPU 'cuda:7'"):
+    with pytest.raises(OptionError, match="PyTorch finds no GPU 'cuda:7'"):
         dry(training.step, device="cuda:7")
 
 

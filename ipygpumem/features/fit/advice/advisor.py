@@ -1,7 +1,8 @@
 """Predictions of how changes to a program would reduce the memory usage of a step.
 
-Each change is applied to the allocations and frees of the step, which are then replayed. The savings of
-several changes are never added up, because another part of the step may determine the peak after a change.
+A change that runs the step in a context manager is predicted from such runs. Other changes are applied to the
+allocations and frees of the step, which are then replayed. The savings of several changes are never added up, because
+another part of the step may determine the peak after a change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ROWS = 4
 _PARTS = (2, 4, 8)
 _CHUNKS = 8
 _MIN_LOSS = 0.1
-"""Smallest size of the last layer's output, relative to the peak, for which the loss in chunks is predicted."""
+"""Smallest share of the peak in the last layer and the loss for which the loss in chunks is predicted."""
 _LOSS_CODE = """\
 def chunk_loss(x, target):  # x: input of the last layer
     return torch.nn.functional.cross_entropy(last_layer(x), target, reduction="sum")
@@ -74,7 +75,7 @@ class Advisor:
     def advice(self, size: Size) -> Advice:
         """Return the changes that reduce the peak memory usage of the step at a size by at least 1%.
 
-        For allocator settings, this is the reserved memory, otherwise the allocated memory.
+        For allocator settings, this is the peak of the reserved memory, otherwise that of the allocated memory.
 
         Raises:
             OptionError: This object is an unpickled copy, or the size is invalid.

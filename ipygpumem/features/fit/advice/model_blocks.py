@@ -39,7 +39,7 @@ class ModelBlockName:
 
     @property
     def parent(self) -> str:
-        """Python expression for the list that contains the module."""
+        """Python expression for the module that contains this module, such as a `ModuleList`."""
         return _expression(self.model, self.path.rpartition(".")[0])
 
 

@@ -142,7 +142,7 @@ class StepObservations:
 
 
 class StepObservationCollector:
-    """Collects observations of all recorded runs of a step.
+    """Collects the recorded runs of a step, and observes the run from which the step is predicted.
 
     Args:
         runner: Runner of the step.

@@ -63,7 +63,7 @@ class ObservedUpdate:
         optimizer: Weak reference to the optimizer.
         begin: Position in the recorded events at the start of the update.
         gradients: IDs of the storages of the gradients.
-        end: Position at the end of the update; None if the update raised an exception.
+        end: Position at the end of the update; None if it was not observed, for example because of an exception.
     """
 
     optimizer: weakref.ref[Any]
@@ -143,7 +143,7 @@ class StepObserver:
             self.calls.append(call)
 
     def _saving_nodes(self, nodes: list[Any]) -> list[Any]:
-        """Return the nearest autograd nodes with saved tensors. The first of them to run triggers recomputation."""
+        """Return the nearest autograd nodes with saved tensors. In checkpointing, the first to run recomputes them."""
         visited: dict[int, Any] = {}
         result = []
         for node in nodes:  # the loop appends the next nodes

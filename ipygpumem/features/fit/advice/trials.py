@@ -22,7 +22,7 @@ def run_checkpointed(
     """Run the step with activation checkpointing of some and of all blocks, at the largest size of the previous runs.
 
     These runs need less memory than the run without activation checkpointing. They are omitted in distributed programs,
-    because the ranks could select different blocks. If the step will not run in ``contexts`` either, a note states why.
+    because the ranks could select different blocks. If there are no such runs and no ``contexts``, a note states why.
     """
     size, alone = max(probe.size for probe in search.probes), search.ranks.world == 1
     step = advisor.scaled if len(size) == 1 else advisor.scaled.at(1, size[1])
@@ -36,7 +36,7 @@ def run_checkpointed(
             with checkpointing([search.collector.blocks[block] for block in blocks]):
                 measured = search.runner.run(size).peaks[search.index].allocated
         except Exception as error:
-            search.notes.append(f"With {name}, the step failed: {first_line(error)}")
+            search.notes.append(f"The step failed with the change {name!r}: {first_line(error)}")
             continue
         yield ChangeTrial(name, size, predicted_peak, measured)
 
@@ -45,5 +45,5 @@ def _nothing_to_try(size: Size) -> str:
     at = size_name(size)
     return (
         f"No change was tried: activation checkpointing does not reduce the peak at size {at}, and autocast and "
-        "save_on_cpu do not apply to this step."
+        "save_on_cpu cannot be tried with this step."
     )

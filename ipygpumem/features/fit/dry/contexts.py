@@ -28,9 +28,10 @@ def _without_saved_data(runner: Any) -> Any:
 
 @contextlib.contextmanager
 def _bf16_tensors(runner: Any) -> Iterator[None]:
-    """Replace arguments of operations with the results of `FakeDevice.bf16_copy`, and create bfloat16 tensors.
+    """Replace tensor arguments of operations with the results of `FakeDevice.bf16_copy`.
 
-    Only new tensors for which no data type is given, and which would be float32, are created as bfloat16.
+    The results of operations without tensor arguments are converted from float32 to bfloat16, except for scalars and
+    if a data type is given.
 
     The tensors of the program, their gradients and the state of optimizers are not changed.
     """

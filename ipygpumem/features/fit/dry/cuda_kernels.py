@@ -1,4 +1,4 @@
-"""Replace operations on tensors in host memory, so that they allocate the same memory as on a GPU.
+"""Replace operations on fake tensors, so that they allocate the same memory as on a GPU.
 
 Attention, dropout, recurrent networks and autocast save different tensors on the CPU than on a GPU. While
 `cuda_kernels` is active, the current thread uses the operations that PyTorch selects for tensors on a GPU.
@@ -44,7 +44,7 @@ _FLAGS = 3  # index of the first argument of recurrent networks after the input,
 
 @contextlib.contextmanager
 def cuda_kernels(torch: Any) -> Iterator[None]:
-    """Replace operations with those that run on a GPU, and create tensors for ``cuda`` and ``meta`` in host memory."""
+    """Use the operations for a GPU, and create tensors for the devices ``cuda`` and ``meta`` in host memory."""
     optimizers: Any = import_module("torch.optim.optimizer")
     foreach = optimizers._get_foreach_kernels_supported_devices
     own_thread = threading.get_ident()
@@ -245,7 +245,7 @@ def recurrent_on_gpu(torch: Any) -> Any:
 
 
 def rnn_kernels(torch: Any) -> dict[Any, Callable[..., Any]]:
-    """Return replacements for the cuDNN operations of recurrent networks that allocate the same tensors."""
+    """Return functions that replace the cuDNN operations of recurrent networks and allocate the same tensors."""
     aten = torch.ops.aten
 
     def forward(x: Any, weight: Any, _: int, buffer: Any, hx: Any, *others: Any) -> Any:

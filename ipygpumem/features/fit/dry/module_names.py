@@ -9,7 +9,7 @@ OUTSIDE = "(outside all modules)"
 
 
 class ModuleNames:
-    """Maps modules, and the parameters and buffers that they own, to labels. ``modules`` contains all modules."""
+    """Maps modules, and the parameters and buffers that they own, to labels. ``modules`` includes all submodules."""
 
     def __init__(self, modules: Iterable[Any]) -> None:
         modules = list(modules)

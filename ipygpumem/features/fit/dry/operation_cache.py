@@ -12,7 +12,7 @@ _VALUES = {bool, int, float, str, type(None)}
 
 
 class _NotCacheableError(Exception):
-    """Raised if the result of an operation does not only depend on shapes and numbers."""
+    """Raised if the result of an operation depends on more than shapes, data types and numbers."""
 
 
 class OperationCache:

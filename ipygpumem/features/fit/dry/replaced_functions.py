@@ -15,10 +15,10 @@ _STORAGE_METHODS = ("__getitem__", "__setitem__", "copy_", "fill_", "resize_", "
 
 
 class DataRequiredError(RuntimeError):
-    """Raised when code that runs on fake tensors would access the data of a tensor or save it to a file."""
+    """Raised when code performs an operation that requires data, or that is not supported on fake tensors."""
 
     suggestion = "remove this code from the step, or run without --dry"
-    """The next step for the user."""
+    """The instruction at the end of the message to the user."""
 
 
 class DisabledAutocastError(DataRequiredError):

@@ -55,10 +55,10 @@ _NEEDS_DATA = {
 }
 _VALUE = "aten._local_scalar_dense.default"
 _DATA_LOADER = str(Path("torch", "utils", "data"))
-_NO_LOADER = "create the batch in the step without a data loader, such as with torch.randn, or run without --dry"
+_NO_LOADER = "create the batch in the step without a data loader, for example with torch.randn, or run without --dry"
 _OPERATIONS = {
-    _VALUE: "the value of a tensor (as do float() and conditions)",
-    "aten.nonzero.default": "the positions of nonzero values (as do nonzero() and boolean indices)",
+    _VALUE: "the value of a tensor (for example for float() or a condition)",
+    "aten.nonzero.default": "the positions of nonzero values (for example for nonzero() or a Boolean index)",
 }
 _DATA_ERROR = re.compile(
     r"FakeTensor|fake tensor|data pointer|tensor subclasses|must be 'meta'|WeakValueDictionary", re.IGNORECASE
@@ -112,8 +112,8 @@ class DryRunner:
             such as ``"cuda:0"``; None for the current device.
 
     Raises:
-        OptionError: PyTorch cannot be imported, ``device`` is invalid or names a GPU that this machine does not have,
-            or ``device`` is None and this machine has no GPU.
+        OptionError: PyTorch cannot be imported, ``device`` is invalid or names a GPU that PyTorch does not find, or
+            ``device`` is None and PyTorch finds no GPU.
     """
 
     contexts = (AUTOCAST, BF16, DRY_OFFLOADING)
@@ -132,7 +132,7 @@ class DryRunner:
         available = self.torch.cuda.is_available()
         name = str(device) if device is not None else "cuda" if available else ""
         if not name:
-            raise OptionError("this machine has no GPU: pass the memory of the GPU, such as --on '24 GiB'")
+            raise OptionError("PyTorch finds no GPU: pass the memory of the GPU, such as --on '24 GiB'")
         match = re.fullmatch(r"cuda(?::(\d+))?", name)
         if match is None:
             self._total = parse_size(name)
@@ -143,12 +143,12 @@ class DryRunner:
                 )
             self._name, self._label = "GPU", f"with {size_with_unit(name)}"
         elif not available:
-            raise OptionError(f"this machine has no GPU {name!r}: pass the memory of the GPU, such as --on '24 GiB'")
+            raise OptionError(f"PyTorch finds no GPU {name!r}: pass the memory of the GPU, such as --on '24 GiB'")
         else:
             self._index = int(match[1] or self.torch.cuda.current_device())
             if self._index >= self.torch.cuda.device_count():
                 device_names = ", ".join(f"cuda:{index}" for index in range(self.torch.cuda.device_count()))
-                raise OptionError(f"this machine has no GPU {name!r}: choose from {device_names}")
+                raise OptionError(f"PyTorch finds no GPU {name!r}: choose from {device_names}")
             self._name, self._label = f"cuda:{self._index}", self.torch.cuda.get_device_name(self._index)
 
     def start(self) -> None:

@@ -22,7 +22,7 @@ class StorageLog:
     """The allocations and frees of the storages of fake tensors.
 
     Attributes:
-        before: Allocations that existed at the last call to `start`.
+        before: Allocations that are older than the last call to `start`.
         requests: Allocations and frees since the last call to `start`: tuples of an allocation and whether it is freed.
         first_uses: By ID of each permanent allocation that was used since the last call to `start`, the number of
             allocations, except permanent ones, between this call and the first use.
@@ -109,7 +109,7 @@ class CallStackRecorder:
 
     @staticmethod
     def in_grad_scaler() -> bool:
-        """Return whether the current call is the check of a `GradScaler` for infinite gradients."""
+        """Return whether a `GradScaler` is checking the gradients for infinite values."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             code = frame.f_code

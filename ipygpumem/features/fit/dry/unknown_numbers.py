@@ -25,8 +25,8 @@ _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 class UnknownNumber:
     """Number whose value is unknown. It can be stored, formatted and used in arithmetic with other numbers.
 
-    Operations whose result the program could use otherwise, such as comparisons, raise `DataRequiredError`.
-    ``isinstance`` regards the object as an instance of ``kind``.
+    Other operations, such as comparisons and conversions, raise `DataRequiredError`.
+    ``isinstance`` treats the object as an instance of ``kind``.
     """
 
     __slots__ = ("_kind",)
@@ -53,7 +53,7 @@ class UnknownNumber:
 
 
 def _raise(*_: Any) -> Any:
-    raise DataRequiredError("needs the value of a tensor, which item() has returned")
+    raise DataRequiredError("needs the value that item() has returned, which is unknown because the tensor has no data")
 
 
 def _calculate(_: Any, other: Any) -> Any:
