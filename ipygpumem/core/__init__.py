@@ -1,1 +1,1 @@
-"""Readings, reports, the memory breakdown, and functions that all features share."""
+"""Readings, reports, the memory breakdown, and functions that several features share."""

@@ -1,4 +1,4 @@
-"""The replacement for ipyexperiments.utils.mem, which has the same names, units and tolerance."""
+"""The replacement for ipyexperiments.utils.mem, which has the same names and units."""
 
 from __future__ import annotations
 
