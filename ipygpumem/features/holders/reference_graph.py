@@ -41,7 +41,7 @@ class SearchRoot(NamedTuple):
         names: Function that selects names of a namespace; None for all names.
         terminal: Whether referrers of the root are ignored.
         last_resort: Whether names that start at other roots are preferred.
-        distant: Whether the root is searched only if memory remains that is not reachable from other roots.
+        distant: Whether the root is searched only if too much memory is not reachable from other roots.
     """
 
     label: str

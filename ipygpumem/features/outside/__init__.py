@@ -1,1 +1,1 @@
-"""Device memory allocated outside PyTorch, by library."""
+"""CUDA memory allocated outside PyTorch, by library."""
