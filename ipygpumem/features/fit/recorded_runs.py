@@ -102,6 +102,9 @@ class RecordedRuns:
                 step_run = self.runner.run(size, record=not warm_up, observer=observer)
         except FitError as refusal:
             return refusal
+        except StopIteration:
+            advice = "create the iterator or the batch in the step, because each run takes items"
+            return FitError(f"an iterator of the step has no more items in the run at size {size_name(size)}: {advice}")
         if warm_up:
             self._choose_device(step_run.peaks)
             return None

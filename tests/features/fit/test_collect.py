@@ -622,6 +622,19 @@ def test_optimizer_that_some_runs_update(allocations):
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
+def test_iterator_without_more_items(allocations):
+    layer = nn.Linear(8, 8)
+    batches = iter(torch.utils.data.DataLoader(torch.randn(128, 8), batch_size=64))
+
+    def step(batch):
+        layer(next(batches)[:batch]).sum().backward()
+
+    result = ipygpumem.fit(step, range(1, 65))
+    assert result.refusal.startswith("an iterator of the step has no more items in the run at size 4: create")
+    assert "The step advanced the iterator batches, which is not undone." in result.notes
+    assert layer.weight.grad is None
+
+
 def test_other_processes(fake_gpu):
     """The memory of other processes is neither used nor counted."""
 
