@@ -27,7 +27,7 @@ class EventRangeQueries(SnapshotData):
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
         """Return the allocations that were made after event ``first`` and are alive after event ``last``.
 
-        By default, these are the first and the last event of the recording (-1 is the time before the first event).
+        By default, these are all recorded allocations that are alive after the last event.
         """
         timeline, last = self._window(first, last, device)
         from ipygpumem.snapshot.queries import event_statistics  # on first use, as below: to save memory

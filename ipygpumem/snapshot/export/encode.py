@@ -70,8 +70,8 @@ def encode(snapshot: SnapshotData, replays: Mapping[int, EncodedReplay] | None =
     and so on (see `EncodedReplay`). Its settings and limitations are in the header, under the key ``replay`` of the
     device.
 
-    In the header, the names of frames, annotations and cells are indices in ``strings``, so that each name is written
-    only once.
+    In the header, file names, function names and names of annotations are indices in ``strings``, so that each name is
+    written only once.
     """
     strings = IndexByValue()
     replays = replays or {}

@@ -136,8 +136,8 @@ class ReleaseCauses:
 def is_retry(recording: Recording, event: int, request: int) -> bool:
     """Return whether the allocator, not ``torch.cuda.empty_cache``, freed segments to serve a request.
 
-    ``event`` is the first event in which a segment was freed, and ``request`` the following event, in which the request
-    was served or failed.
+    ``event`` is the first event in which a segment was freed, and ``request`` the event in which the request would then
+    have been served or have failed.
     """
     trace, limit = recording.trace, recording.program_limit
     if request == len(trace) or trace.stack[event] != trace.stack[request]:  # PyTorch uses the stack of the request

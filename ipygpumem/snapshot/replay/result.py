@@ -254,10 +254,10 @@ def replay(
     *,
     by_fraction: bool = False,
 ) -> Replay:
-    """Replay the recording of a device. `Snapshot.replay` describes the other arguments.
+    """Replay the recording of a device. See `Snapshot.replay` for all arguments except ``by_fraction``, and for errors.
 
-    ``by_fraction``: Whether limits are set by ``set_per_process_memory_fraction``, as for garbage collection.
-    Raises `OptionError` if an argument is invalid, and the errors of `Snapshot.replay`.
+    ``by_fraction``: Whether limits are set by ``set_per_process_memory_fraction``. This is always assumed if the
+    settings contain ``garbage_collection_threshold``.
     """
     verification = cached_verification(snapshot, snapshot.timeline(device).device)
     recording = verification.recording

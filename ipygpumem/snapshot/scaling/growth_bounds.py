@@ -90,7 +90,8 @@ def bounded_sizes(
 def _exponents(matched: MatchedRecordings, recorded: Ints, least_power: float) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the power with which each allocation may grow, and a mask of those that grow with a steady power above 1.
 
-    The power of these allocations is about the same between each two of the three largest recorded sizes.
+    The power of these allocations is about the same from the third to the second largest recorded size as from the
+    second largest to the largest.
     """
     totals = [math.prod(size) for size, _ in matched.runs]
     largest = sorted(set(totals))[-_SQUARE - 1 :]
@@ -108,7 +109,7 @@ def with_exact_quadratics(matched: MatchedRecordings, model: SizeModel) -> SizeM
     """Return a model with quadratic polynomials for the tensors whose sizes only such polynomials predict exactly.
 
     At small sizes, a quadratic part can be too small to affect the peak. ``model`` is returned unchanged if the step
-    has two axes or was recorded at fewer than four sizes.
+    has more than one axis or was recorded at fewer than four sizes.
     """
     if len(matched.size) > 1 or len({size for size, _ in matched.runs}) < _ENOUGH:
         return model

@@ -39,7 +39,7 @@ def match(
 
     If the keys of the runs differ, allocations with the same key are matched in order. Workspaces, which may exist at
     only some sizes, are matched after all other allocations. Since many allocations have the same key, such as all
-    allocations of a backward pass, allocations whose size grows by exactly a product of powers (0 to 3) of
+    allocations of a backward pass, allocations whose size grows exactly by a product of powers (0 to 3) of
     ``factors`` are matched first, and then allocations whose size grows at most by the product of the cubes.
 
     ``keys``: Keys of the allocations of both runs, such as numbers of call stacks.

@@ -266,9 +266,9 @@ class RecordedStepPredictor(StepPredictor):
     def repeated(self, created: CreatedBlocks | None = None, *, releases_once: bool = False) -> RecordedStepPredictor:
         """Return a predictor of several consecutive runs of the step at the same size, as in training.
 
-        Predictions then contain the highest memory usage of any run. Allocations that previous runs left behind, such
-        as an output that is kept until it is replaced, grow with the size instead of keeping their recorded sizes. This
-        requires that ``runs`` was passed to `from_recordings`.
+        Predictions then contain the highest allocated and reserved memory of any run. Allocations that previous runs
+        have not freed, such as an output that is kept until it is replaced, grow with the size instead of keeping their
+        recorded sizes. This requires that ``runs`` was passed to `from_recordings`.
 
         ``created``: Blocks of the state that do not exist before the first run, such as the state of an optimizer and
             gradients. ``releases_once``: See `StepRequests`.
