@@ -79,8 +79,8 @@ class Fit(Serializable, TableRepr):
             unknown, or there are two variables.
         recommended: Largest size that leaves the margin free; None if there is no such size, the result is unknown, or
             there are two variables.
-        after_release: Largest size that fits after PyTorch has freed its cache, which is slow; None if no size fits,
-            the result is unknown, or there are two variables.
+        after_release: Largest size that fits if PyTorch frees its cache when necessary, which is slow; None if no size
+            fits, the result is unknown, or there are two variables.
         probes: The runs of the step and their peaks.
         pieces: Ranges of sizes in which the peak occurs at the same allocation; empty for two variables.
         combinations: For several values of the second variable, the largest values of the first; empty for a single

@@ -91,7 +91,7 @@ class RecordedRuns:
         self.index = max(growth, key=growth.__getitem__)
         other_devices = [f"cuda:{index}" for index, grown in growth.items() if grown > 0 and index != self.index]
         if other_devices:
-            self.notes.append(f"The step also uses {', '.join(other_devices)}, which is not predicted.")
+            self.notes.append(f"The step also uses {', '.join(other_devices)}, whose memory usage is not predicted.")
 
     def _add(self, size: Size, role: ProbeRole, predicted: int | None) -> ProbeRun | FitError | None:
         __tracebackhide__ = True
@@ -110,7 +110,9 @@ class RecordedRuns:
             return None
         step, peaks = step_run.step(self.index), step_run.peaks[self.index]
         if not len(step.rows):
-            raise OptionError(f"{self.code.text} allocates no GPU memory at size {size_name(size)}")
+            raise OptionError(
+                f"{self.code.text} allocates no GPU memory at size {size_name(size)}: use tensors on a GPU"
+            )
         self._steps.append((size, step))
         self.collector.add(step, step_run)
         self.probes.append(ProbeRun(size, role, peaks.allocated, peaks.reserved, predicted))
