@@ -36,7 +36,7 @@ from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.commands import COMMANDS, command_error, command_help, help_text
 from ipygpumem.jupyter.display import DisplayMixin
 from ipygpumem.jupyter.namespace import compile_statement, expand_path, function_regions, run_statement
-from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
+from ipygpumem.jupyter.options import CELL, STATEMENT, flag_for_measurements, parse_options, split_statement
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.measurement.plan import MeasurementPlan
 from ipygpumem.measurement.runtime import Runtime
@@ -142,11 +142,8 @@ class GPUMem(magic.Magics, Settings, DisplayMixin):
             if error:
                 raise UsageError(error_line(f"%gpumem: {error}"))
             return self._statement(arguments, statement, local_ns)
-        if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
-            options = "--snapshot, --history, --trace and --timeline"
-            raise UsageError(f"%gpumem: {options} require a statement; to measure a cell, use %%gpumem")
-        if arguments.outside:
-            raise UsageError("%gpumem --outside requires a statement; to measure a cell, use %%gpumem --outside")
+        if flag := flag_for_measurements(options):
+            raise UsageError(f"%gpumem {flag} requires a statement; to measure a cell, use %%gpumem {flag}")
         return self._breakdown(arguments)
 
     def _command(self, command: Command, rest: str) -> Any:

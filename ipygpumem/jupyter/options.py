@@ -14,7 +14,7 @@ import re
 from IPython.core.inputtransformer2 import cell_magic, classic_prompt, ipython_prompt, leading_indent
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line
+from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line, split_line
 from ipygpumem.features.recordings.command import RECORDING
 
 _ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
@@ -86,6 +86,12 @@ _MEASURED = (_TABLE, _SNAPSHOT, _VIEW, *RECORDING, *_LINES, _MODULES, _OUTSIDE, 
 CELL = (*_MEASURED, *_ENGINES, DEVICE, _QUIET, _VAR, HELP)
 _RETURN = Option(("-o",), None, "return the report instead of the value of the statement")
 STATEMENT = (*_MEASURED, DEVICE, _QUIET, _VAR, _RETURN, HELP)
+
+
+def flag_for_measurements(line: str) -> str:
+    """Return the first flag that applies only to measured code, such as ``--lines``, or an empty string."""
+    flags = {flag for option in _MEASURED if option is not _TABLE for flag in option.flags}
+    return next((flag for word in split_line(line) if (flag := word.partition("=")[0]) in flags), "")
 
 
 def parse_options(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:

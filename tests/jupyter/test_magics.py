@@ -388,12 +388,12 @@ def test_invalid_options_of_statement(gpu_notebook):
         assert "x" not in gpu_notebook.shell.user_ns, words
 
 
-def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
-    line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
-    assert (
-        line
-        == "%gpumem: --snapshot, --history, --trace and --timeline require a statement; to measure a cell, use %%gpumem"
-    )
+@pytest.mark.parametrize("words", ["--snapshot x.pickle", "--lines", "--limit 2GiB", "--limit-held=0", "--outside -q"])
+def test_options_that_require_a_statement(gpu_notebook, words):
+    flag = words.replace("=", " ").split()[0]
+    line = usage(gpu_notebook.run(f"%gpumem {words}"))
+    assert line == f"%gpumem {flag} requires a statement; to measure a cell, use %%gpumem {flag}"
+    assert "memory" in gpu_notebook.run("%gpumem --table").text
 
 
 def test_snapshot(gpu_notebook, tmp_path):

@@ -132,7 +132,7 @@ def test_invalid_options_end_cell_before_it_runs(notebook, tmp_path):
 
 def test_missing_statement(notebook):
     result = notebook.run("%gpumem --trace {folder}/t.json")
-    assert "--timeline require a statement" in result.stderr
+    assert "%gpumem --trace requires a statement" in result.stderr
 
 
 def test_statement(notebook, tmp_path):
