@@ -20,10 +20,15 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 _MAX_LINKS = 40
-_PROGRAM = re.compile(r"\.(ipynb|py)$", re.IGNORECASE)
-_START_BYTES = 1 << 12
+_PROGRAM = re.compile(r"\.(ipynb|py[iwx]?)$", re.IGNORECASE)
+_START_BYTES = 1 << 16
 _MAX_XZ_MEMORY = 1 << 28
-_SNAPSHOT_START = re.compile(rb"\x80[\x02-\x05]|\s*\{\s*\"(segments|device_traces)\"")  # a pickle or JSON
+_PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
+_JSON_SNAPSHOT_START = re.compile(
+    r'\s*[{\[].*?"(segments|device_traces|total_size|allocator_settings|external_annotations|ipygpumem[^"]*)"\s*:',
+    re.DOTALL,
+)
+"""Start of a JSON snapshot. Its keys can have any order; in PyTorch before 2.0, a snapshot was a list of segments."""
 _SNAPSHOT = re.compile(r"\.(pickle|pkl)(\.gz|\.xz)?$", re.IGNORECASE)
 
 
@@ -64,19 +69,25 @@ def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: st
 
 
 def _contains_snapshot(path: Path) -> bool:
+    import gzip
+    import json
     import lzma
     import zlib
 
     try:
         with open_regular_file(path) as file:
             start = file.read(_START_BYTES)
-        if start.startswith(b"\x1f\x8b"):
-            start = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(start, _START_BYTES)
-        elif start.startswith(b"\xfd7zXZ"):
-            start = lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY).decompress(start, _START_BYTES)
-    except (OSError, zlib.error, lzma.LZMAError):
+            if start.startswith(b"\x1f\x8b"):
+                file.seek(0)
+                with gzip.open(file) as unpacked:
+                    start = unpacked.read(_START_BYTES)
+            elif start.startswith(b"\xfd7zXZ"):
+                start = lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY).decompress(start, _START_BYTES)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError):
         return False
-    return bool(_SNAPSHOT_START.match(start))
+    if _PICKLE_START.match(start):
+        return True
+    return bool(_JSON_SNAPSHOT_START.match(start.decode(json.detect_encoding(start), errors="ignore").lstrip("\ufeff")))
 
 
 def absolute_path(text: str) -> Path:

@@ -45,17 +45,38 @@ def test_existing_file(tmp_path):
 
 
 PICKLE = pickle.dumps({"segments": [], "device_traces": []}, 4)
-SNAPSHOTS = [PICKLE, gzip.compress(PICKLE), lzma.compress(PICKLE), b'{"segments": []}', b'\n {"device_traces": []}']
+JSON = '{"allocator_settings": {"a": 1}, "device_traces": [], "segments": []}'
+SNAPSHOTS = {
+    "pickle": PICKLE,
+    "gz": gzip.compress(PICKLE),
+    "two gz members": gzip.compress(b"") + gzip.compress(PICKLE),
+    "xz": lzma.compress(PICKLE),
+    "JSON": b'{"segments": []}',
+    "JSON after a line break": b'\n {"device_traces": []}',
+    "sorted keys": JSON.encode(),
+    "sorted keys, gz": gzip.compress(JSON.encode()),
+    "UTF-16": JSON.encode("utf-16"),
+    "byte order mark": JSON.encode("utf-8-sig"),
+    "PyTorch before 2.0": b'[{"device": 0, "address": 512, "total_size": 512, "blocks": []}]',
+}
 
 
-@pytest.mark.parametrize("content", SNAPSHOTS, ids=["pickle", "gz", "xz", "JSON", "JSON after a line break"])
+@pytest.mark.parametrize("content", SNAPSHOTS.values(), ids=SNAPSHOTS)
 def test_snapshots_with_other_names_are_not_replaced(tmp_path, content):
     path = tmp_path / "x.html"
     path.write_bytes(content)
     with pytest.raises(OptionError, match="already exists and would be replaced by a page"):
         check_path(path, "page", "snapshot.html")
     assert check_path(path) == path
-    for other in (b"", b"<!DOCTYPE html>", b'{"page": 1}', b"\x1f\x8b", b"\xfd7zXZ\x00", gzip.compress(b"a,b")):
+    for other in (
+        b"",
+        b"<!DOCTYPE html>",
+        b'{"page": 1}',
+        b'{"code": "{\\"segments\\": 1}"}',
+        b"\x1f\x8b",
+        b"\xfd7zXZ\x00",
+        gzip.compress(b"a,b"),
+    ):
         path.write_bytes(other)
         assert check_path(path, "page", "snapshot.html") == path
 

@@ -147,12 +147,22 @@ def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
     if len(peaks) <= 1:
         return None
     sums = {name: _bytes_by_line(peak) for name, peak in peaks.items()}
-    labels = sorted(set().union(*sums.values()))
-    middle = {label: median(lines[label] for lines in sums.values()) for label in labels}
-    distance = {name: sum(abs(lines[label] - middle[label]) for label in labels) for name, lines in sums.items()}
+    sizes: defaultdict[str, list[int]] = defaultdict(list)
+    for lines_of_rank in sums.values():
+        for label, nbytes in lines_of_rank.items():
+            sizes[label].append(nbytes)
+    # ranks of which each has other lines must not take time in proportion to the square of their number
+    middle = {label: _median(nonzero_sizes, len(sums)) for label, nonzero_sizes in sizes.items()}
+    distance_from_zero = sum(map(abs, middle.values()))
+    distance = {
+        name: distance_from_zero
+        + sum(abs(nbytes - middle[label]) - abs(middle[label]) for label, nbytes in lines_of_rank.items())
+        for name, lines_of_rank in sums.items()
+    }
     typical = min(distance, key=distance.__getitem__)
     outlier = max((name for name in distance if name != typical), key=distance.__getitem__)
-    lines = [(label, sums[typical][label], sums[outlier][label]) for label in labels]
+    labels = sorted(sums[typical].keys() | sums[outlier].keys())
+    lines = [(label, sums[typical].get(label, 0), sums[outlier].get(label, 0)) for label in labels]
     lines = [line for line in lines if line[1] != line[2]]
     lines.sort(key=lambda line: -abs(line[2] - line[1]))  # equal differences stay sorted by label
     similar_count = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
@@ -160,8 +170,15 @@ def compare_ranks(results: Iterable[RankResult]) -> RankComparison | None:
     return RankComparison(outlier, typical, *requested, tuple(lines[:_MAX_LINES]), len(sums), similar_count)
 
 
-def _bytes_by_line(peak: RankPeak) -> Counter[str]:
+def _median(nonzero_sizes: Sequence[int], count: int) -> float:
+    """Return the median of ``count`` sizes, of which the missing ones are zero."""
+    zeros = count - len(nonzero_sizes)
+    return 0 if 2 * zeros > count else median([*nonzero_sizes, *[0] * zeros])
+
+
+def _bytes_by_line(peak: RankPeak) -> dict[str, int]:
+    """Lines without memory are omitted."""
     sums: Counter[str] = Counter()
     for line in (*peak.lines, peak.rest):
         sums[line.label] += line.amount
-    return sums
+    return {label: nbytes for label, nbytes in sums.items() if nbytes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import field, replace
 from typing import Any
@@ -26,27 +27,36 @@ class GroupConverter:
 
     def __init__(self) -> None:
         self._left = _MAX_TEXT
-        self._texts: dict[int, tuple[Frame, str]] = {}  # by id of the frame, which many stacks can share
+        self._texts: dict[int, tuple[Frame, str, int]] = {}  # by id of the frame, which many stacks can share
 
     def to_dicts(self, groups: Iterable[Group]) -> list[dict[str, Any]]:
         result = []
         for group in groups:
             texts = [group.label, group.file, group.name, group.source]
-            self._left -= sum(len(text or "") for text in texts)
-            self._left -= sum(len(frame.file) + len(frame.name) + _FRAME_LENGTH for frame in group.frames)
+            self._left -= sum(_json_length(text or "") for text in texts)
+            self._left -= sum(self._text(frame)[1] + _FRAME_LENGTH for frame in group.frames)
             if self._left < 0:
                 problem = f"the groups contain more than {_MAX_TEXT:,} characters"
                 raise OptionError(f"{problem}: limit their number with --top or choose another key")
             values = replace(group, frames=()).to_dict()
             if group.frames:
-                values["frames"] = [self._text(frame) for frame in group.frames]
+                values["frames"] = [self._text(frame)[0] for frame in group.frames]
             result.append(values)
         return result
 
-    def _text(self, frame: Frame) -> str:
+    def _text(self, frame: Frame) -> tuple[str, int]:
+        """Return the text of a frame and its length in JSON."""
         if id(frame) not in self._texts:
-            self._texts[id(frame)] = frame, str(frame)  # the reference keeps the id valid
-        return self._texts[id(frame)][1]
+            text = str(frame)
+            self._texts[id(frame)] = frame, text, _json_length(text)  # the reference keeps the id valid
+        return self._texts[id(frame)][1:]
+
+
+def _json_length(text: str) -> int:
+    """Number of characters in JSON, where a character that is not ASCII has up to 12."""
+    if text.isascii() and text.isprintable():
+        return len(text) + text.count('"') + text.count("\\")
+    return len(json.dumps(text))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
@@ -119,6 +120,19 @@ def test_long_names_shared_by_stacks():
     assert [len(snapshot.live().to_dict("stack", 30, converter)["groups"]) for _ in range(2)] == [30, 30]
     with pytest.raises(OptionError, match="characters"):
         snapshot.live().to_dict("stack", 30, converter)
+
+
+@pytest.mark.parametrize("character", ["\U0001f600", "\u2028", '"', "\x07"])
+def test_escaped_characters_of_groups_are_counted(character):
+    """JSON contains up to 12 characters for a character."""
+    outer = frame("a.py", 1, character * 30_000)
+    snapshot = snapshot_of([event("alloc", 512 * n, 8, 1, [frame("b.py", n, "g"), outer]) for n in range(5_000)])
+    length = len(json.dumps(character)) - 2
+    groups = (1 << 27) // (length * 30_000)
+    content = json.dumps(snapshot.live().to_dict("stack", groups // 2))
+    assert len(content) < 1 << 27
+    with pytest.raises(OptionError, match="characters"):
+        snapshot.live().to_dict("stack", groups + 1)
 
 
 def test_stacks_are_created_once():
