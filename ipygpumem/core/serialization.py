@@ -21,7 +21,7 @@ _Reader = Callable[[Any, str], Any]
 SCHEMA = 1  # version of the format described in core/FORMAT.md; it increases when the meaning of a key changes
 
 _Dataclass = TypeVar("_Dataclass")
-_LIMIT = 1 << 63
+_LIMIT = 1 << 60  # larger than any size; sums and differences of several values fit in 64 bits
 _LATEST_TIME = 1 << 33  # in seconds since the Unix epoch, in the year 2242
 
 
@@ -172,7 +172,7 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
     if isinstance(value, str):
         return printable(value)
     if not -_LIMIT <= value < _LIMIT:  # also true for NaN
-        raise ReportError(f"{path} {'does not fit in 64 bits' if kind is int else 'is not a finite number'}")
+        raise ReportError(f"{path} {'must be between -2**60 and 2**60' if kind is int else 'is not a finite number'}")
     return kind(value)
 
 

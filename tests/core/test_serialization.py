@@ -131,7 +131,7 @@ READING = ("devices", "cuda:0", "before")
     [
         ([*READING, "allocated"], "5", "devices.cuda:0.before.allocated is a string, not an integer"),
         ([*READING, "allocated"], True, "devices.cuda:0.before.allocated is true or false, not an integer"),
-        ([*READING, "allocated"], 1 << 63, "devices.cuda:0.before.allocated does not fit in 64 bits"),
+        ([*READING, "allocated"], 1 << 63, "devices.cuda:0.before.allocated must be between -2**60 and 2**60"),
         ([*READING, "allocated"], 1.5, "devices.cuda:0.before.allocated is a number, not an integer"),
         ([*READING, "mode"], "all", "devices.cuda:0.before.mode must be one of 'process', 'device', 'torch-only'"),
         ([*READING, "mode"], ["a"], "devices.cuda:0.before.mode must be one of 'process', 'device', 'torch-only'"),

@@ -13,6 +13,7 @@ from ipygpumem import ReportError
 from ipygpumem.features.history import load
 from ipygpumem.features.history.load import read_notebook, read_rows, short_names
 from ipygpumem.features.history.model import MIME, output_metadata
+from ipygpumem.features.history.plot import history_plot
 from ipygpumem.features.history.reports import Reports
 
 
@@ -96,7 +97,7 @@ def test_invalid_outputs_are_skipped(path):
     assert [(row.cell, row.code) for row in result.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
     assert result.faults == (
         f"{path}: cell 2 is not a JSON object",
-        f"{path}: cell 4: devices.cuda:0?[2J.held does not fit in 64 bits",
+        f"{path}: cell 4: devices.cuda:0?[2J.held must be between -2**60 and 2**60",
         f"{path}: cell 5: the report is null, not an object",
     )
 
@@ -140,3 +141,14 @@ def test_code_of_a_cell_is_read_once(path, monkeypatch):
     path.write_text(json.dumps(notebook([{"metadata": {MIME: 0}}] * 20, [])))
     assert len(read_notebook(path).faults) == 20
     assert codes == ["%%gpumem\nstep(1)"]
+
+
+def test_sums_of_the_largest_values_fit_in_64_bits(path):
+    content = notebook([output(cell(1))])
+    largest = (1 << 60) - 1
+    (summary,) = content["cells"][-1]["outputs"]
+    summary["metadata"][MIME]["devices"] = {"cuda:0": {"held": -largest, "peak": largest, "allocated": largest}}
+    path.write_text(json.dumps(content))
+    rows = read_notebook(path).rows
+    assert rows[0].peak_level == 3 * largest < 1 << 63
+    assert history_plot(rows, "x")
