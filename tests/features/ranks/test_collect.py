@@ -384,7 +384,7 @@ dist.destroy_process_group()
 
 @pytest.mark.cluster
 def test_torchrun(tmp_path):
-    count = 3
+    count = 2
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]

@@ -34,7 +34,7 @@ def test_reports_of_workers():
 def test_reports_of_a_dask_cluster():
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         merged = merge_reports(client.gather(client.map(measured, (64, 200))))

@@ -23,6 +23,7 @@ pytest.importorskip("ipyparallel")
 pytestmark = pytest.mark.filterwarnings("ignore")  # zmq, tornado and jupyter_client have their own
 
 ENGINES = 4
+FAKES = Path(__file__).parents[3]
 MIB = 1 << 20
 
 
@@ -71,7 +72,10 @@ def run(shell, code):
 
 @pytest.mark.cluster
 def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
+    """All checks use the same cluster, because starting four engines and importing PyTorch takes 10 CPU seconds."""
     monkeypatch.chdir(tmp_path)
+    check_busy_engines_without_the_package(shell, client, tmp_path / "busy")
+    check_snapshots_of_engines_with_gpus(shell, client, tmp_path)
     _, text = run(shell, "%gpumem engines rc")
     assert "4 engines monitored on 1 host" in text
     engines = active()
@@ -141,6 +145,87 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "send_execute_request" not in vars(client)
     assert client[0].apply_sync(_loaded) is False
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
+
+    check_closed_client(shell, client)
+
+
+def check_busy_engines_without_the_package(shell, client, file):
+    client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
+    client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
+    client[3].execute(wait_code(file))
+    with pytest.MonkeyPatch.context() as patch:
+        times = iter((0, 0, 0, 0, 200))  # the time at the beginning, and before waiting for each engine
+        patch.setattr("ipygpumem.features.ranks.engines.collect.time", SimpleNamespace(monotonic=lambda: next(times)))
+        enable(client, timeout=200)
+    _, text = run(shell, "%gpumem engines")
+    assert "0 engines monitored" in text
+    assert "engine 3 is not monitored: the engine is busy; monitoring starts once it is idle" in text
+    assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
+    assert "engine 0 is not monitored" in text
+    file.touch()
+    _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
+    assert "no report from engines 0, 1, 2" in text
+    assert active().last.members[3].report.host.held >= 16 * MIB
+    assert "1 engine monitored" in run(shell, "%gpumem engines")[1]
+    shell.user_ns["some"] = client[3:]
+    run(shell, "%gpumem engines some")
+    run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
+    assert [member.name for member in active().last.members] == ["3"], "only engines of the view are monitored"
+    assert "no longer monitored" in run(shell, "%gpumem engines off")[1]
+    client[0:3].execute("del sys.modules['ipygpumem']", block=True)
+    client[:].execute("del data; more = None", block=True)
+
+
+def check_snapshots_of_engines_with_gpus(shell, client, directory):
+    client[:].execute(
+        f"import os, sys; os.chdir({str(directory)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
+        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeNvmlDevice\n"
+        "from ipygpumem.measurement import runtime; runtime.close()",
+        block=True,
+    )
+    for number, letter in enumerate("aabc"):
+        client[number].execute(
+            f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{letter * 8}-1')]).install()", block=True
+        )
+    _, text = run(shell, "%gpumem engines rc")
+    assert "4 engines monitored on 1 host, 3 GPUs" in text
+    body = """
+def usual():
+    return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')
+def odd():
+    return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
+block = usual()
+from ipygpumem.features.ranks.rank_files import rank_and_world
+if rank_and_world()[0] == 2:
+    more = odd()
+"""
+    result, text = run(
+        shell, f"%%gpumem --engines --snapshot 'run_{{rank}}.pickle' --collect here\n%%px --no-stream\n{body}"
+    )
+    assert result.success, text
+    ranks = active().last
+    assert [member.report.devices["cuda:0"].held for member in ranks.members] == [
+        64 * MIB,
+        64 * MIB,
+        96 * MIB,
+        64 * MIB,
+    ]
+    assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
+    assert (ranks.difference.outlier, ranks.difference.similar_count) == ("2", 3)
+    ((label, typical, excess),) = ranks.difference.lines
+    assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
+    assert "engine 2 deviates most; engine 0 is the most typical" in text
+    assert "shared by 2 processes, counted once" in text
+    names = [f"run_{number}.pickle" for number in range(ENGINES)]
+    assert sorted(path.name for path in (directory / "here").iterdir()) == names
+    assert all((directory / "here" / name).read_bytes() == (directory / name).read_bytes() for name in names)
+
+    # the files alone give the same result
+    _, text = run(shell, "%gpumem ranks here")
+    assert "rank 2 deviates most; rank 0 is the most typical" in text
+
+    assert "no longer monitored" in run(shell, "%gpumem engines off")[1]
+    client[:].execute("runtime.close(); gpu.uninstall(); del block; more = None", block=True)
 
 
 def check_notes(shell, directory):
@@ -213,41 +298,20 @@ def check_nested_cell(shell):
     assert "still running" not in text
 
 
-def _loaded():
-    from IPython import get_ipython
-
-    return "GPUMem" in get_ipython().magics_manager.registry
-
-
-@pytest.mark.cluster
-def test_busy_engines_without_the_package(shell, client, tmp_path, monkeypatch):
-    client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
-    client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
-    client[3].execute(wait_code(tmp_path / "file"))
-    with monkeypatch.context() as patch:
-        times = iter((0, 0, 0, 0, 200))  # the time at the beginning, and before waiting for each engine
-        patch.setattr("ipygpumem.features.ranks.engines.collect.time", SimpleNamespace(monotonic=lambda: next(times)))
-        enable(client, timeout=200)
-    _, text = run(shell, "%gpumem engines")
-    assert "0 engines monitored" in text
-    assert "engine 3 is not monitored: the engine is busy; monitoring starts once it is idle" in text
-    assert "engine 2 is not monitored: the installed version of ipygpumem does not support engines" in text
-    assert "engine 0 is not monitored" in text
-    (tmp_path / "file").touch()
-    _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
-    assert "no report from engines 0, 1, 2" in text
-    assert active().last.members[3].report.host.held >= 16 * MIB
-    assert "1 engine monitored" in run(shell, "%gpumem engines")[1]
-    shell.user_ns["some"] = client[3:]
-    run(shell, "%gpumem engines some")
-    run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
-    assert [member.name for member in active().last.members] == ["3"], "only engines of the view are monitored"
+def check_closed_client(shell, client):
+    run(shell, "%gpumem engines rc")
     client.close()
     closed = "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
     assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
     result, text = run(shell, "%%gpumem --engines\n1")
     assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
     assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "closed clients are handled"
+
+
+def _loaded():
+    from IPython import get_ipython
+
+    return "GPUMem" in get_ipython().magics_manager.registry
 
 
 @pytest.mark.parametrize(
@@ -341,56 +405,3 @@ def test_texts_of_engines_are_printed_without_control_characters():
     assert engines.notes[0] == "E?[31m: ?]0;a?? b"
     assert str(engines).replace("\n", "").isprintable()
     assert "engine 1 uses 0?[2J" in str(engines)
-
-
-FAKES = Path(__file__).parents[3]
-
-
-@pytest.mark.cluster
-def test_snapshots_of_engines_with_gpus(shell, client, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    client[:].execute(
-        f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
-        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeNvmlDevice",
-        block=True,
-    )
-    for number, letter in enumerate("aabc"):
-        client[number].execute(
-            f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{letter * 8}-1')]).install()", block=True
-        )
-    _, text = run(shell, "%gpumem engines rc")
-    assert "4 engines monitored on 1 host, 3 GPUs" in text
-    body = """
-def usual():
-    return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')
-def odd():
-    return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
-block = usual()
-from ipygpumem.features.ranks.rank_files import rank_and_world
-if rank_and_world()[0] == 2:
-    more = odd()
-"""
-    result, text = run(
-        shell, f"%%gpumem --engines --snapshot 'run_{{rank}}.pickle' --collect here\n%%px --no-stream\n{body}"
-    )
-    assert result.success, text
-    ranks = active().last
-    assert [member.report.devices["cuda:0"].held for member in ranks.members] == [
-        64 * MIB,
-        64 * MIB,
-        96 * MIB,
-        64 * MIB,
-    ]
-    assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
-    assert (ranks.difference.outlier, ranks.difference.similar_count) == ("2", 3)
-    ((label, typical, excess),) = ranks.difference.lines
-    assert "odd()" in label and (typical, excess) == (0, 32 * MIB)
-    assert "engine 2 deviates most; engine 0 is the most typical" in text
-    assert "shared by 2 processes, counted once" in text
-    names = [f"run_{number}.pickle" for number in range(ENGINES)]
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
-    assert all((tmp_path / "here" / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
-
-    # the files alone give the same result
-    _, text = run(shell, "%gpumem ranks here")
-    assert "rank 2 deviates most; rank 0 is the most typical" in text
