@@ -1,7 +1,8 @@
 """Drop-in replacements for two context managers of the zeta package (``zeta.utils`` in kyegomez/zeta).
 
-`save_memory_snapshot` creates a directory that contains ``snapshot.pickle``. Unlike the original, it also accepts a
-string and stops recording after the block. `print_cuda_memory_usage` prints the change in
+`save_memory_snapshot` creates a directory that contains ``snapshot.pickle``. Unlike the original, it does not
+write ``trace_plot.html``, also accepts a string or the path of a pickle file, and stops recording after the block.
+`print_cuda_memory_usage` prints the change in
 ``torch.cuda.memory_allocated`` even if the block raises an exception. The unit is GiB, labeled GB as in the original.
 """
 

@@ -185,7 +185,7 @@ class Snapshot(EventRangeQueries):
         Args:
             settings: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``, such as
                 ``"expandable_segments:True"``; by default the recorded settings, which reproduce the recording.
-            capacity: Limit of reserved memory, such as ``"80 GiB"``; by default no limit.
+            capacity: Limit on reserved memory, such as ``"80 GiB"``; by default no limit.
             device: Device index; by default the device with the highest peak.
 
         Returns:

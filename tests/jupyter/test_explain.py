@@ -154,7 +154,7 @@ def test_error_of_records(cupti, heap, fake_gpu):
     (waterfall,) = ipygpumem.explain().devices
     assert waterfall_imbalance(waterfall) == 0
     assert steps(waterfall)["libraries, kernel code, local memory, CUDA graphs"] == 10 * MIB
-    assert waterfall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
+    assert waterfall.notes == ("memory cannot be listed by library: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])

@@ -105,7 +105,7 @@ def _read_records() -> tuple[float | None, dict[AllocationOwner, int], str]:
     try:
         records = cupti_recorder().live_by_owner()
     except CuptiError as error:
-        return None, {}, f"libraries cannot be identified: {error}"
+        return None, {}, f"memory cannot be listed by library: {error}"
     if records is None:
         return None, {}, "to list later allocations by library, run %config GPUMem.outside = 'library'"
     start = time.strftime("%H:%M:%S", time.localtime(records[0]))

@@ -176,7 +176,7 @@ def _check_first_run(search: SizeSearch, runner: StepRunner, state: SavedState, 
     """Raise `FitError` if the first run needs too much memory, as estimated by running the step on fake tensors.
 
     No estimate is made for the smallest sizes, if no tensor of the step is on a GPU, if the step cannot run on fake
-    tensors, or if functions have cached results: a cache to which fake tensors were added must be cleared.
+    tensors, or if functions have cached results, which would be lost: a cache that may contain fake tensors is cleared.
     """
     size, tensors = tuple(axis.first_run for axis in search.code.axes), state.objects.tensors
     has_results = any(function.cache_info().currsize for function in state.objects.caches)

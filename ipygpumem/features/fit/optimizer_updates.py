@@ -1,7 +1,7 @@
 """Computation of the memory usage of an optimizer's update on fake parameters, so that the update itself is not run.
 
-While a step is recorded, a hook for all optimizers replaces the update with the same allocations. The state that an
-optimizer would create in its first update is allocated beforehand, because it exists in every later step.
+While a step is recorded, a hook replaces updates of optimizers of ``torch.optim`` with the same allocations if they can
+be computed. The state that a first update would create is allocated beforehand, because every later step has it.
 """
 
 from __future__ import annotations

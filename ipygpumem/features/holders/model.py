@@ -43,7 +43,8 @@ class Storage:
         graph: Whether only the autograd graph of the tensor ``name`` keeps the storage alive.
         tensor: Data type and shape of the largest tensor in the storage, such as ``float32 [4096, 4096]``.
         made: The line of code that allocated the storage, such as ``In [3]:5 make()``; empty if it is unknown.
-        view: Size in bytes of the largest tensor in the storage; None unless it is smaller than the storage.
+        view: Size in bytes of the largest tensor that the program can access; None unless it is smaller than the
+            storage. A base tensor that only its views keep alive is ignored.
         new: Whether the storage did not exist at the baseline.
         address: Address of the storage; None if it is unknown. It is not written to files.
     """

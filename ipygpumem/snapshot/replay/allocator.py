@@ -27,7 +27,7 @@ class SimulatedAllocator(ExpandableSegments):
 
     Args:
         pools: All pools. Requests refer to them by index.
-        limit: Limit of reserved memory in bytes; None without a limit.
+        limit: Limit on reserved memory in bytes; None for no limit.
         by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``. Otherwise, the limit is the
             memory of the device.
         total: Total memory of the device in bytes, which determines the address range of expandable segments.

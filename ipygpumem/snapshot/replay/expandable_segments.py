@@ -22,7 +22,7 @@ class ExpandableSegments(FreeBlocks):
     """Free and unmapped blocks of all pools, including those of expandable segments.
 
     Args:
-        limit: Limit of reserved memory in bytes.
+        limit: Limit on reserved memory in bytes.
         by_fraction: Whether the limit was set by ``set_per_process_memory_fraction``, which is checked before memory is
             mapped. Otherwise, the limit is the memory of the device.
         total: Total memory of the device in bytes, which determines the size of the address ranges.
@@ -30,7 +30,7 @@ class ExpandableSegments(FreeBlocks):
         collects: Whether garbage collection is active.
 
     Attributes:
-        limit: Limit of reserved memory in bytes.
+        limit: Limit on reserved memory in bytes.
         same_limits: Limits with which all requests so far would have been served in the same way.
         ranges: End and pool index of the address range of each expandable segment, by start.
         releases_ranges: Whether the addresses of an expandable segment are released when all of its memory is unmapped.

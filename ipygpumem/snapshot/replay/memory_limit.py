@@ -40,7 +40,7 @@ def default_device(snapshot: SnapshotData) -> int:
 
 
 def available_memory(snapshot: SnapshotData, timeline: Timeline, settings: AllocatorSettings) -> tuple[int, int | None]:
-    """Return a lower and an upper bound on the limit of reserved memory when the last request failed, in bytes.
+    """Return a lower and an upper bound on the limit on reserved memory when the last request failed, in bytes.
 
     The bounds are equal if the limit is known, and ``(0, None)`` if the file does not contain the segments.
 
@@ -191,7 +191,7 @@ def _exceeded_limit(recording: Recording, event: int, request: int, limit: int) 
 
 
 def limit_of_retries(recording: Recording) -> int | None:
-    """Infer an upper bound in bytes on the limit of reserved memory from retries; None if there is no such bound.
+    """Infer an upper bound in bytes on the limit on reserved memory from retries; None if there is no such bound.
 
     The recording must not contain a failed request. In a retry, PyTorch frees cached segments because a new segment
     would exceed the limit. The limit was therefore less than the reserved memory before the retry plus the size of the

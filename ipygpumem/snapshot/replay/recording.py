@@ -87,7 +87,7 @@ class Recording:
         initial_starts: Result of `segment_starts` for the segments before the first event.
         total: Total memory of the device in bytes; 0 if it is unknown.
         limit: Lower and upper bound on the memory that was available to PyTorch when the last request failed or, if
-            none failed, on the limit of reserved memory. The bounds are equal if the limit is known. The upper bound is
+            none failed, on the limit on reserved memory. The bounds are equal if the limit is known. The upper bound is
             None if the recording does not show any.
         by_fraction: Whether ``set_per_process_memory_fraction``, not the memory of the device, limited the memory.
         last_failed: Event of the last out-of-memory error; None if there is none.

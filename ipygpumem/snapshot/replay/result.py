@@ -46,7 +46,7 @@ class Replay:
     Attributes:
         device: Device index.
         settings: Settings of the replay.
-        capacity: Limit of reserved memory; None without a limit.
+        capacity: Limit on reserved memory; None for no limit.
         grade: ``"exact"``, provided that the program did not call `torch.cuda.empty_cache` when there was nothing to
             free, which is not recorded; ``"range"`` if the result depends on the unknown addresses of new segments; or
             ``"approximate"``.
@@ -132,7 +132,7 @@ class Replay:
 
     @property
     def smallest_capacity(self) -> int:
-        """Smallest limit of reserved memory for which a replay served all requests.
+        """Smallest limit on reserved memory for which a replay served all requests.
 
         The limit can be below the peak of reserved memory, because PyTorch frees cached segments before a request
         fails. For most recordings of fewer than 100,000 events, replays confirmed that a limit that is 2 MiB lower, and

@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.missing_data import largest_sizes
 from ipygpumem.snapshot.replay.settings import SMALL, AllocatorSettings
 from ipygpumem.snapshot.replay.simulated_state import UNKNOWN_TOTAL, add_initial_state, address_chooser, fits_initially
 from ipygpumem.snapshot.replay.special_events import completion_of_pending_frees, repeat_special
-from ipygpumem.snapshot.replay.work_limit import LongReplayError
+from ipygpumem.snapshot.replay.work_limit import WorkLimitExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -189,7 +189,7 @@ def run(
     Args:
         recording: Recording whose requests are replayed.
         settings: Settings of the simulated allocator.
-        limit: Limit of reserved memory in bytes; None without a limit.
+        limit: Limit on reserved memory in bytes; None for no limit.
         by_fraction: As in `SimulatedAllocator`.
         recorded: Whether to reproduce the recording: segments are freed whenever they were freed in the recording.
         recorded_addresses: Whether new segments get their recorded addresses, as with ``recorded``.
@@ -259,12 +259,12 @@ def run(
 
 @contextmanager
 def replay_errors(recording: Recording) -> Iterator[None]:
-    """Raise `ReplayError` instead of `LongReplayError` and of exceptions that invalid events can cause."""
+    """Raise `ReplayError` instead of `WorkLimitExceededError` and of exceptions that invalid events can cause."""
     try:
         yield
     except IpyGpuMemError:
         raise
-    except LongReplayError as error:
+    except WorkLimitExceededError as error:
         failed = sum(isinstance(item, int) for item in recording.special)
         has_many = failed > _MANY_FAILED * len(recording.operations)
         cause = f"{many(failed, 'request')} failed" if has_many else "requests search many free blocks"

@@ -66,7 +66,7 @@ class AllocatorSettings:
 
     Attributes:
         expandable: Value of ``expandable_segments``.
-        max_split_size: Size from which blocks are not split; None without a limit.
+        max_split_size: Size from which blocks are not split; None for no limit.
         divisions: Divisions of each power of two in ``roundup_power2_divisions``; 0 or 1 if sizes are only rounded up
             to multiples of 512 bytes.
         collection_threshold: Value of ``garbage_collection_threshold``; 0 if it is not set.

@@ -49,7 +49,7 @@ class SettingsComparison:
         alternatives: Results with other settings, from best to worst.
         equivalent: Dict from settings that were not replayed to equivalent settings, with which every request is served
             in the same way: ``"default settings"``, ``"recorded settings"``, or the settings of an alternative.
-        limit: Bounds in bytes on the limit of reserved memory to which ``fits`` refers: the given capacity, the memory
+        limit: Bounds in bytes on the limit on reserved memory to which ``fits`` refers: the given capacity, the memory
             that was available when the last request failed, or the limit that the program had set. The bounds are
             equal if the limit is known. None if no upper bound is known.
         capacity: Given capacity in bytes; None if there was none.
@@ -159,7 +159,7 @@ def compare_settings(
     """Replay the recording of a device, by default `default_device`, with several settings.
 
     ``settings`` are in the format of ``PYTORCH_ALLOC_CONF``; by default, they are the default settings and `SETTINGS`.
-    ``capacity`` is a limit of reserved memory in bytes or as a string such as ``"24 GiB"``.
+    ``capacity`` is a limit on reserved memory in bytes or as a string such as ``"24 GiB"``.
     """
     verification = cached_verification(
         snapshot, default_device(snapshot) if device is None else snapshot.timeline(device).device

@@ -29,7 +29,7 @@ STEP = 2 * MIB
 
 
 class LimitedReplays(NamedTuple):
-    """Result of replays within a limit of reserved memory.
+    """Result of replays within a limit on reserved memory.
 
     Attributes:
         fits: Whether all requests are served; None if it is unknown.
@@ -43,7 +43,7 @@ class LimitedReplays(NamedTuple):
 
 
 class SmallestCapacity(NamedTuple):
-    """Result of a search for the smallest limit of reserved memory. Sizes are in bytes.
+    """Result of a search for the smallest limit on reserved memory. Sizes are in bytes.
 
     Attributes:
         limit: Smallest limit that was found to be sufficient.
@@ -145,7 +145,7 @@ def replays_within(
     by_fraction: bool,
     all_orders: bool,
 ) -> LimitedReplays:
-    """Replay a recording within a limit of reserved memory in bytes, with different possible addresses.
+    """Replay a recording within a limit on reserved memory in bytes, with different possible addresses.
 
     Memory that was reserved before the recording began is kept in one replay. In another replay, only the blocks in use
     are allocated again, at new addresses. A failure is uncertain with settings other than those of the recording, or

@@ -22,7 +22,7 @@ This time is not counted.
 """
 
 
-class LongReplayError(Exception):
+class WorkLimitExceededError(Exception):
     """Raised if replays exceed their work limit."""
 
 
@@ -50,15 +50,15 @@ class WorkLimit:
         return self._left / STEPS_PER_SECOND
 
     def count(self, steps: float) -> None:
-        """Count steps, each of which takes about 0.1 µs. Raises `LongReplayError` if the limit is exceeded."""
+        """Count steps, each of which takes about 0.1 µs. Raises `WorkLimitExceededError` if the limit is exceeded."""
         self._left -= steps
         if self._left < 0:
-            raise LongReplayError
+            raise WorkLimitExceededError
 
     def check_time(self) -> None:
-        """Raise `LongReplayError` if the work has taken much more time than its count allows."""
+        """Raise `WorkLimitExceededError` if the work has taken much more time than its count allows."""
         if time.thread_time() > self._deadline:
-            raise LongReplayError
+            raise WorkLimitExceededError
 
     @contextmanager
     def limited(self, seconds: float | None = None) -> Iterator[None]:

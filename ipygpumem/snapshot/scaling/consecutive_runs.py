@@ -150,7 +150,7 @@ class ConsecutiveRuns:
 
         Args:
             sizes: Sizes in bytes of the allocations of the step.
-            limit: Limit of reserved memory in bytes; None for no limit.
+            limit: Limit on reserved memory in bytes; None for no limit.
             settings: Allocator settings, as in `StepPredictor.predict`.
             keeps_state: Whether the blocks of the state keep their recorded addresses, as in `StepPredictor`.
         """

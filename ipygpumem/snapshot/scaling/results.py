@@ -113,7 +113,7 @@ class Prediction(Serializable):
 
     Attributes:
         size: Size of the step.
-        capacity: Limit of reserved memory; None without a limit.
+        capacity: Limit on reserved memory; None for no limit.
         requested, allocated, reserved: Peaks of the requested bytes, of the allocated memory and of reserved memory.
         outcome: ``"fits"``; ``"after release"`` if PyTorch must free cached segments first, which is slow; or ``"does
             not fit"``, in which case ``allocated`` and ``reserved`` are the peaks without a limit.

@@ -57,7 +57,7 @@ class StepPredictor:
     ) -> results.Prediction:
         """Predict the memory usage of the step by replaying its requests, or those of several runs if it is repeated.
 
-        ``capacity``: Limit of reserved memory, in bytes or as a string such as ``"24 GiB"``; None without a limit.
+        ``capacity``: Limit on reserved memory, in bytes or as a string such as ``"24 GiB"``; None for no limit.
         ``settings``: Allocator settings in the format of ``PYTORCH_ALLOC_CONF``; by default the recorded settings.
         Raises `OptionError` if an argument is invalid or the step needs 64 TiB or more.
         """

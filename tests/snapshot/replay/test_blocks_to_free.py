@@ -8,7 +8,7 @@ import pytest
 
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
-from ipygpumem.snapshot.replay.blockers import unmapped_pages
+from ipygpumem.snapshot.replay.blockers import pages_to_unmap
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from snapshot.replay.test_expandable_pools import Program
 
@@ -74,6 +74,6 @@ def test_smallest_set_in_expandable_segments(by_fraction):
 def test_long_searches_are_left_out(monkeypatch, limit):
     _, _, snapshot = _failing(3, by_fraction=False)
     assert not compare_settings(snapshot, settings=["max_split_size_mb:512"]).blockers.smallest.contiguous
-    monkeypatch.setattr(unmapped_pages, limit, 1)
+    monkeypatch.setattr(pages_to_unmap, limit, 1)
     found = compare_settings(snapshot, settings=["max_split_size_mb:512"]).blockers.smallest
     assert found is None or found.contiguous

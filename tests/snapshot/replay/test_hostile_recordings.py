@@ -19,7 +19,7 @@ from ipygpumem.snapshot.replay.recording import Recording, ReplayError
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import cached_verification
-from ipygpumem.snapshot.replay.work_limit import LongReplayError
+from ipygpumem.snapshot.replay.work_limit import WorkLimitExceededError
 from snapshot import files
 
 _START, _BLOCK, TIB = 1 << 40, MIB + 512, 1024 * GIB
@@ -287,7 +287,7 @@ def test_recording_without_reserved_memory():
 
 def test_long_search_after_a_replay_is_one_error(monkeypatch):
     def serves(*_):
-        raise LongReplayError
+        raise WorkLimitExceededError
 
     monkeypatch.setattr(blocks_to_free, "_serves", serves)
     with pytest.raises(ReplayError, match="replays would take too long"):

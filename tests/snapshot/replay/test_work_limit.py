@@ -18,7 +18,7 @@ from ipygpumem.snapshot.replay.run import run
 from ipygpumem.snapshot.replay.settings import AllocatorSettings
 from ipygpumem.snapshot.replay.settings_comparison import compare_settings
 from ipygpumem.snapshot.replay.verification import cached_verification
-from ipygpumem.snapshot.replay.work_limit import LongReplayError, WorkLimit
+from ipygpumem.snapshot.replay.work_limit import WorkLimit, WorkLimitExceededError
 from snapshot import files
 
 _START, TIB = 1 << 40, 1024 * GIB
@@ -199,7 +199,7 @@ def test_nested_limits():
         with limit.limited(0.5):
             limit.count(4e6)
         assert limit.left == pytest.approx(1)
-        with pytest.raises(LongReplayError):
+        with pytest.raises(WorkLimitExceededError):
             limit.count(11e6)
     assert limit.left == math.inf
     with limit.limited():
@@ -217,7 +217,7 @@ def test_work_that_takes_longer_than_its_count(monkeypatch):
     blocks.work = limit
     with limit.limited(2.5):
         blocks.count_requests(1)
-        with pytest.raises(LongReplayError):
+        with pytest.raises(WorkLimitExceededError):
             blocks.count_requests(1)
 
 

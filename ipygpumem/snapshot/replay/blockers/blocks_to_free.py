@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.serialization import Serializable
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.replay.allocator import SimulatedOutOfMemoryError
-from ipygpumem.snapshot.replay.blockers.unmapped_pages import blocks_to_unmap
+from ipygpumem.snapshot.replay.blockers.pages_to_unmap import blocks_to_unmap
 from ipygpumem.snapshot.replay.run import ReplayRun, run
 from ipygpumem.snapshot.replay.settings import SMALL
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _UNIT = 2 * MIB
 """Unit in which sizes of segments are counted."""
 _MAX_UNITS = 1 << 16
-"""Largest amount of memory, in units, for which the smallest set of segments is computed (128 GiB)."""
+"""Largest amount of memory, in units, for which the segments with the fewest bytes in use are selected (128 GiB)."""
 _MAX_CHOICES = 1 << 28
 """Largest product of the amount of memory, in units, and the number of segments (a search of 1 s with 32 MiB)."""
 

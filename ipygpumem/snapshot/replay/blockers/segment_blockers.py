@@ -51,7 +51,7 @@ class BlockedRequestAnalysis(Serializable):
     Attributes:
         event: Event of the request.
         size: Rounded size of the request.
-        capacity: Limit of reserved memory within which the request failed in a replay; None if the values are those of
+        capacity: Limit on reserved memory within which the request failed in a replay; None if the values are those of
             the recording.
         reserved: Reserved memory after the request; None if it failed.
         empty: Free memory in segments of default pools without blocks in use, which PyTorch can free.
@@ -93,7 +93,7 @@ def analyze_blocked_request(
 ) -> BlockedRequestAnalysis:
     """Analyze why a request was not served from existing segments.
 
-    ``event`` is the event of the out-of-memory error or of the allocation. ``capacity`` is the limit of reserved memory
+    ``event`` is the event of the out-of-memory error or of the allocation. ``capacity`` is the limit on reserved memory
     in bytes within which the request fails; None for the memory that was available.
     """
     is_known, curve = True, recording.timeline.reserved
