@@ -197,7 +197,7 @@ class FieldReader:
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
     def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
-        """Return ``(end, memoized)`` of values that are not memo references. An invalid value ends at its start or 0."""
+        """Return ``(end, memoized)`` of values that are not memo references. Invalid values end at their start or 0."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
         end = np.minimum(position + length, last)
