@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.ipython
-
 STEP = """\
 calls = []
 def step(batch, name="", fail=None, token=""):
@@ -27,6 +25,7 @@ def notebook(gpu_notebook):
     return gpu_notebook
 
 
+@pytest.mark.ipython
 def test_answer(notebook):
     result = notebook.run("%gpumem fit --on '2 GiB' batch=1..4096 step(batch, 'a  b')")
     assert result.text == (
@@ -46,6 +45,7 @@ def test_answer(notebook):
     assert "<th" in result.displays[0]["text/html"]
 
 
+@pytest.mark.ipython
 def test_options(notebook):
     notebook.shell.user_ns["batch"] = "mine"
     result = notebook.run("%gpumem fit --json -v answer batch=1..64 size=1..16 step(batch * size, token='k')")
@@ -61,6 +61,7 @@ def test_options(notebook):
     assert notebook.run("fit = 3\n%gpumem fit = 4\nfit").value == 4, "a statement"
 
 
+@pytest.mark.ipython
 def test_advice(notebook):
     """Changes are shown on request and if the step does not fit at any size."""
     assert "change" not in notebook.run("%gpumem fit batch=1..64 step(batch)").text
@@ -94,6 +95,7 @@ def test_without_data(cpu_notebook):
     assert "PyTorch finds no GPU: pass the memory of the GPU, such as --on '24 GiB'" in str(error)
 
 
+@pytest.mark.ipython
 def test_exceptions_restore_the_names(notebook):
     result = notebook.run("%gpumem fit batch=1..64 step(batch, fail=4)")
     assert isinstance(result.error, KeyboardInterrupt)
@@ -103,6 +105,7 @@ def test_exceptions_restore_the_names(notebook):
     assert notebook.run("%gpumem fit -q -o batch=1..64 step(batch)").value.largest == 64
 
 
+@pytest.mark.ipython
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -143,6 +146,7 @@ def test_invalid_lines(notebook, line, message):
     assert "\n" not in str(result.error)
 
 
+@pytest.mark.ipython
 def test_without_a_gpu(cpu_notebook):
     error = cpu_notebook.run("%gpumem fit batch=1..64 print(batch)").error
     assert str(error).startswith("%gpumem fit: the step must run on a GPU, and torch")
