@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,10 @@ _LINES = 200
 _INTERVALS = 120
 _MIN_POOL_FILES = 4
 """Minimum number of files for which worker processes are started. Starting them takes about a second."""
+_WORKER = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from ipygpumem.features.ranks.peak_summary import run_worker; run_worker()"
+)
 
 
 def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
@@ -69,27 +75,74 @@ def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[s
     if workers <= 1 or len(files) < _MIN_POOL_FILES:
         yield from ((name, _summary(str(path))) for name, path in files.items())
         return
-    futures = {}
-    with _process_pool(workers) as pool, contextlib.suppress(BrokenProcessPool):
-        for name, path in files.items():
-            futures[name] = pool.submit(_summary, str(path))
-    for name, path in files.items():
+    processes = [_Worker() for _ in range(min(workers, len(files)))]
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for process in processes:
+        idle.put(process)
+
+    def summarize(path: Path) -> _Summary | None:
+        process = idle.get()
         try:
-            yield name, futures[name].result()
-        except (BrokenProcessPool, KeyError):  # a worker process was killed; it is unknown which file it was reading
-            yield name, _summary_alone(path)
+            return process.summarize(path)
+        finally:
+            idle.put(process)
+
+    pool = ThreadPoolExecutor(len(processes))
+    try:
+        futures = {name: pool.submit(summarize, path) for name, path in files.items()}
+        summaries = {name: future.result() for name, future in futures.items()}
+        for name, first in summaries.items():
+            # more memory is available if no other process reads a file
+            summary = processes[0].summarize(files[name]) if first is None else first
+            killed = "not enough memory to read the file: the worker process was killed"
+            yield name, killed if summary is None else summary
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
 
 
-def _process_pool(workers: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+class _Worker:
+    """A process that summarizes snapshots. It does not import modules from the current directory."""
 
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
 
-def _summary_alone(path: Path) -> _Summary:
-    with _process_pool(1) as pool:
+    def summarize(self, path: Path) -> _Summary | None:
+        """The result is None if the process was killed, for example because memory is insufficient."""
+        if self._process is None:
+            command = [sys.executable, "-Ic", _WORKER, json.dumps(_module_path())]
+            pipe, null = subprocess.PIPE, subprocess.DEVNULL
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null)  # noqa: S603
+        process: Any = self._process
         try:
-            return pool.submit(_summary, str(path)).result()
-        except BrokenProcessPool:
-            return "not enough memory to read the file: the worker process was killed"
+            process.stdin.write(f"{json.dumps(str(path))}\n".encode())
+            process.stdin.flush()
+            summary: _Summary = pickle.load(process.stdout)  # noqa: S301 (written by run_worker)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            self.kill()
+            return None
+        return summary
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _module_path() -> list[str]:
+    """Return the directories in ``sys.path`` without the current directory, which can contain malicious modules."""
+    directories = [path for path in sys.path if Path(path).is_absolute()]
+    return [*directories, str(Path(__file__).parents[3])]
+
+
+def run_worker() -> None:
+    """Write the summaries of the snapshots to stdout whose paths are read from stdin."""
+    output, sys.stdout = sys.stdout.buffer, sys.stderr
+    for line in sys.stdin:
+        pickle.dump(_summary(json.loads(line)), output)
+        output.flush()
 
 
 def _summary(path: str) -> _Summary:

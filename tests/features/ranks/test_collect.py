@@ -296,8 +296,23 @@ def test_worker_processes_read_the_same(tmp_path):
     assert read_ranks(tmp_path, workers=2) == read_ranks(tmp_path)
 
 
+@pytest.mark.parametrize("module", ["json", "multiprocessing", "ipygpumem"])
+def test_worker_processes_run_no_code_of_the_current_directory(tmp_path, monkeypatch, module):
+    for number in range(4):
+        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
+    (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    ranks = read_ranks(".", workers=2)
+    assert [rank.name for rank in ranks.members] == ["0", "1", "2", "3"]
+    assert all(rank.peaks for rank in ranks.members)
+    assert not (tmp_path / "executed").exists()
+
+
 def test_killed_worker_is_reported_and_the_others_are_read(monkeypatch):
-    monkeypatch.setattr(peak_summary, "_summary", workers.path_or_crash)
+    code = peak_summary._WORKER.replace("run_worker()", "peak_summary._summary = workers.path_or_crash; run_worker()")
+    code = code.replace("from", "from fakes import workers; from ipygpumem.features.ranks import peak_summary; from", 1)
+    monkeypatch.setattr(peak_summary, "_WORKER", code)
     summaries = dict(peak_summary.summarize_files({str(number): Path(f"/{number}") for number in range(10)}, 2))
     assert summaries.pop("3") == "not enough memory to read the file: the worker process was killed"
     assert summaries == {str(number): f"/{number}" for number in range(10) if number != 3}
