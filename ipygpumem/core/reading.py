@@ -66,7 +66,7 @@ class AllocatorCounters(NamedTuple):
         allocated: Total size of live blocks, including rounding by the allocator.
         reserved: Total size of segments allocated from CUDA.
         active: Total size of live blocks and of freed blocks that another stream may still use.
-        requested: Total size of live blocks as requested by the program, without rounding.
+        requested: Total size of the blocks in ``active`` as requested by the program, without rounding.
     """
 
     allocated: int

@@ -77,7 +77,7 @@ def is_visible(*changes: int | None) -> bool:
 
 
 def text_tables(tables: Iterable[Table]) -> str:
-    """``~`` marks inexact values. Notes explain inexact and unknown values."""
+    """Return tables as plain text, in which ``~`` marks inexact values. Notes explain inexact and unknown values."""
     return "\n\n".join(map(_text_table, tables))
 
 

@@ -202,7 +202,7 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
         f"ipygpumem: cannot write the log {directory}/s.jsonl: No such file or directory; "
-        "reports are kept until the log is writable\n"
+        "reports are kept in memory until the log is writable\n"
     )
     assert second.stderr == ""
     directory.mkdir()

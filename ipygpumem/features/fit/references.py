@@ -1,6 +1,7 @@
 """References from objects to other objects, and the classes and modules that can contain state of a step.
 
-The references are neither attributes nor items of a container. No code of metaclasses is run.
+The references are those that `containers` does not handle, such as references of closures, caches, views and weak
+containers. No code of metaclasses is run.
 """
 
 from __future__ import annotations

@@ -259,8 +259,8 @@ class ReportLog:
                 reason = error.strerror or str(error)
                 if reason != self._last_error:
                     self._last_error = reason
-                    message = f"cannot write the log {self.path}: {reason}; reports are kept until the log is writable"
-                    print_error(OptionError(message))
+                    kept = "reports are kept in memory until the log is writable"
+                    print_error(OptionError(f"cannot write the log {self.path}: {reason}; {kept}"))
                 return
             if self._dropped:
                 dropped = many(self._dropped, "report")

@@ -96,7 +96,7 @@ class TableBuilder:
         return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Add the dicts of a list to those of previous lists, which `check_repetition` checks together."""
+        """Count the dicts of a list, together with those of all previous lists, for `check_repetition`."""
         self._ids.extend(map(id, items))
         if len(self._ids) > self._next_check:
             check_repetition(self._ids, where)

@@ -224,6 +224,22 @@ def test_autocast():
         assert norm(first(torch.ones(2, 64))).dtype == torch.bfloat16, "the effect ends with the estimate"
 
 
+@pytest.mark.parametrize(("operation", "copied"), [("sum", 0), ("cumsum", 1), ("cumprod", 1)])
+def test_operations_with_a_data_type_set_by_autocast(operation, copied):
+    """The kernels of cumulative operations convert their input to a temporary copy of their result's size."""
+    x = torch.ones(1, 64 * 1024, dtype=torch.bfloat16)
+
+    def step(batch):
+        y = x.expand(batch, -1).clone()
+        with torch.autocast("cuda", torch.bfloat16):
+            return getattr(y, operation)(-1)
+
+    result = dry(step, range(64, 257))
+    size = 256 * 64 * 1024
+    expected = 2 * size + (4 * size * (1 + copied) if operation.startswith("cum") else 0)
+    assert result.predict(256) - result.predict(64) == pytest.approx(expected * 3 / 4, rel=0.01)
+
+
 def test_autocast_contexts_that_were_created_before(monkeypatch):
     """They have the same effect as those that the step creates, unless PyTorch has disabled them without a GPU."""
     layer = nn.Linear(64, 64, bias=False)

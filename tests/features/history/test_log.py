@@ -76,7 +76,7 @@ def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
     path = tmp_path / "s.jsonl"
     result = script(FULL, path)
     assert result.returncode == 0, result.stderr
-    reason = "File too large; reports are kept until the log is writable"
+    reason = "File too large; reports are kept in memory until the log is writable"
     assert result.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
     assert [report.cell for report in load_reports(path)] == [0, 1, 2, 3, 4]
 

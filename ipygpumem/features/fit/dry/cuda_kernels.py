@@ -27,7 +27,11 @@ _FLOAT32_OPERATIONS = (
 )  # fmt: skip
 """Operations that autocast runs in float32 on a GPU (``aten/src/ATen/autocast_mode.h``)."""
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
-"""Operations in `_FLOAT32_OPERATIONS` whose GPU kernels convert their input without allocating a converted copy."""
+"""Operations in `_FLOAT32_OPERATIONS` whose data type autocast sets, instead of the data type of their input.
+
+The kernels of most of them allocate no converted copy. Those of ``softmax`` and ``log_softmax`` allocate one unless the
+input is float16, and those of ``cumsum`` and ``cumprod`` allocate one while they run (`impl_func_cum_ops` in ATen).
+"""
 _DECOMPOSED = (
     "matmul", "native_batch_norm", "hardshrink", "softshrink", "one_hot", "multi_margin_loss",
     *(f"upsample_{kind}{dimensions}d" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear")
@@ -148,7 +152,10 @@ def _in_float32(torch: Any, operation: Any, key: Any) -> Callable[..., Any]:
             if converts and without_copy is not None and half and args[2:] in {(), (None,), (torch.float16,)}:
                 return without_copy(args[0], args[1], True)
             if converts and without_copy is None and args[0].is_floating_point() and options.get("dtype") is None:
-                return kernel(*args, **{**options, "dtype": torch.float32})
+                copy = args[0].detach().float() if name.startswith("cum") else None
+                result = kernel(*args, **{**options, "dtype": torch.float32})
+                del copy
+                return result
             args, options = tree_map(convert, (args, options))
         return kernel(*args, **options)
 

@@ -249,7 +249,7 @@ class DryRunner:
         return capacity.limit - max(capacity.allocated - existing, 0)
 
     def close(self) -> list[str]:
-        """Delete the fake tensors. Return notes for the user, also if objects that were not restored refer to them."""
+        """Delete the fake tensors. Return notes, for example if objects that were not restored refer to them."""
         if (device := self.device) is None:
             return []
         device.close()

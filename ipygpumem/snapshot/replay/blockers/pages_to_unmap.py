@@ -27,7 +27,10 @@ _UNREACHABLE = 1 << 60
 _MAX_PAGES = 1 << 18
 """Maximum number of pages, which corresponds to 512 GiB in pages of 2 MiB."""
 _MAX_ENTRIES = 1 << 21
-"""Maximum product of the number of pages and the amount of memory, in units. Tables of this size require 64 MiB."""
+"""Maximum product of the number of pages and the amount of memory to free, in the unit in which both are counted.
+
+Tables of this size require 64 MiB.
+"""
 
 
 @dataclass(slots=True)
