@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pickle
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,3 +118,25 @@ def test_page_shows_eight_of_nine(tmp_path, capsys, monkeypatch):
     assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0
     assert "; the page contains 8 of 9 ranks\n" in capsys.readouterr().out
     assert (tmp_path / "x.html").read_text().count('class="ipygpumem-data"') == 8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_interrupt_while_worker_processes_read(tmp_path):
+    """Ctrl+C is sent to the command and its worker processes, as by a terminal."""
+    content = (DATA / "gpt_small.pickle.xz").read_bytes()
+    for rank in range(60):
+        (tmp_path / f"rank_{rank:05d}.pickle.xz").write_bytes(content)
+    code = f"import sys; from ipygpumem.cli import main; sys.exit(main(['ranks', {str(tmp_path)!r}]))"
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", code], **options) as process:
+        threads = Path(f"/proc/{process.pid}/task")
+        try:
+            while process.poll() is None and not any(path.read_text() for path in threads.glob("*/children")):
+                time.sleep(0.01)
+            time.sleep(0.5)
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out, err) == (130, b"", b"")
