@@ -170,7 +170,10 @@ def _depending_on_learned(flow: DataFlow, categories: TensorCategories) -> set[i
 
 
 def _required_for_learned(flow: DataFlow, categories: TensorCategories) -> set[_Version]:
-    """Return the tensor versions on which gradients or parameters depend, excluding outputs of backward passes."""
+    """Return the tensor versions that occur together with parameters or gradients, directly or through later operators.
+
+    Outputs of backward passes are excluded.
+    """
     required: set[_Version] = set()
     for node in reversed(flow.nodes):
         versions = [*node.inputs, *node.outputs]

@@ -53,7 +53,7 @@ class GroupConverter:
 
 
 def _json_length(text: str) -> int:
-    """Number of characters in JSON, where a character that is not ASCII has up to 12."""
+    """Return the length of a text in JSON, in which a non-ASCII character is escaped as up to 12 characters."""
     if text.isascii() and text.isprintable():
         return len(text) + text.count('"') + text.count("\\")
     return len(json.dumps(text))

@@ -84,7 +84,9 @@ def _tensors_differ(matched: MatchedRecordings, first: SizeModel, second: SizeMo
 
 
 def _is_sound(matched: MatchedRecordings, model: SizeModel) -> bool:
-    """Return whether other sizes check polynomials of degree 2 or 3, and few bytes at a peak grow too fast.
+    """Return whether polynomials are checked at recorded sizes that did not determine them, and grow as expected.
+
+    Polynomials of degree 1 need no such check. At a peak, a small share of the bytes may grow faster than expected.
 
     A quadratic polynomial always fits three sizes exactly, and often four irregular sizes that are close together.
     """

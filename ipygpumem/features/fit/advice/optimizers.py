@@ -17,8 +17,8 @@ from ipygpumem.features.fit.optimizer_updates import ComputedUpdate, computed_up
 from ipygpumem.snapshot.scaling.edits import StepEdit
 from ipygpumem.snapshot.scaling.step_predictor import StepPredictor
 
-_BLOCKWISE = 1 / 4 + 1 / 64
-"""Ratio of the sizes of 8-bit and 32-bit optimizer state, including one scale for each block of 256 elements."""
+_BLOCKWISE = 1 / 4 + 1 / 256
+"""Ratio of the sizes of 8-bit and 32-bit optimizer state, including a float32 scale per block of 256 elements."""
 _MIN_8_BIT = 4096 * 4
 """Minimum size in bytes of a 32-bit state tensor that bitsandbytes would store with 8 bits."""
 _8_BIT = {"Adam", "AdamW", "SGD", "RMSprop", "Adagrad"}

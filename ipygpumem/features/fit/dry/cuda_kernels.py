@@ -27,7 +27,7 @@ _FLOAT32_OPERATIONS = (
 )  # fmt: skip
 """Operations that autocast runs in float32 on a GPU (``aten/src/ATen/autocast_mode.h``)."""
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
-"""Operations in `_FLOAT32_OPERATIONS` whose data type autocast sets, instead of the data type of their input.
+"""Operations in `_FLOAT32_OPERATIONS` for which autocast sets the ``dtype`` argument instead of casting the input.
 
 The kernels of most of them allocate no converted copy. Those of ``softmax`` and ``log_softmax`` allocate one unless the
 input is float16, and those of ``cumsum`` and ``cumprod`` allocate one while they run (`impl_func_cum_ops` in ATen).
