@@ -233,7 +233,7 @@ def test_optimizers():
     small = 3 * 128 * 4 * 2
     saved = advice.current.allocated - changes["AdamW with 8-bit state"].allocated
     parameters = sum(parameter.nbytes for parameter in training.model.parameters())
-    assert saved == pytest.approx(2 * (parameters - small) * (1 - 1 / 4 - 1 / 256) + parameters, rel=0.003)
+    assert saved == pytest.approx(2 * (parameters - small) * (1 - 1 / 4 - 1 / 256) + parameters, rel=0.006)
     names = [change.name for change in result.advice(4000)]
     assert "AdamW(fused=True)" not in names
     assert "accumulate gradients over 8 parts" in names
