@@ -29,8 +29,8 @@ _FLOAT32_OPERATIONS = (
 _CONVERTING = {"prod", "softmax", "log_softmax", "cumprod", "cumsum", "sum"}
 """Operations in `_FLOAT32_OPERATIONS` for which autocast sets the ``dtype`` argument instead of casting the input.
 
-The kernels of most of them allocate no converted copy. Those of ``softmax`` and ``log_softmax`` allocate one unless the
-input is float16, and those of ``cumsum`` and ``cumprod`` allocate one while they run (`impl_func_cum_ops` in ATen).
+``prod`` and ``sum`` allocate no converted copy. ``softmax`` and ``log_softmax`` allocate one unless the input is
+float16, and ``cumsum`` and ``cumprod`` allocate one while they run (``impl_func_cum_ops`` in ATen).
 """
 _DECOMPOSED = (
     "matmul", "native_batch_norm", "hardshrink", "softshrink", "one_hot", "multi_margin_loss",
