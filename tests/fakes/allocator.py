@@ -8,6 +8,7 @@ finished.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -336,11 +337,21 @@ class Allocator:
         ]
 
 
+@functools.lru_cache(4096)
+def _frame(filename, line, name):
+    """Return a frame in PyTorch's format. As in PyTorch's snapshots, stacks share the dicts of equal frames."""
+    return {"filename": filename, "line": line, "name": name}
+
+
 def _frames():
-    """Return the Python stack in PyTorch's format, without frames of the fakes."""
-    frame, frames = sys._getframe(2), []
+    """Return the Python stack in PyTorch's format, without frames of the fakes.
+
+    Of the frames from which pytest calls the test, which are many, only the outermost is included.
+    """
+    frame, frames, calls_test = sys._getframe(2), [], False
     while frame is not None:
-        if "fakes" not in frame.f_code.co_filename:
-            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        code, calls_test = frame.f_code, calls_test or frame.f_code.co_name == "pytest_pyfunc_call"
+        if "fakes" not in code.co_filename and (not calls_test or frame.f_back is None):
+            frames.append(_frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return frames
