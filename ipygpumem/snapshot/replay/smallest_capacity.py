@@ -84,8 +84,10 @@ def smallest_capacity(
             return recorded
         if limit < lowest:
             return None
-        result = replay_within(limit=limit)
-        return result.allocator.same_limits.start if result.failure is None else None
+        limits, fits = replay_once(limit)
+        return limits.start if fits else None
+
+    replay_once = _replay_once(replay_within)
 
     # raising the limit at each failure is a good estimate, but cached segments were freed more often than necessary
     estimate = min([replay_within(limit=lowest, raises_limit=True).allocator.limit, *sufficient_limits])
@@ -117,6 +119,24 @@ def smallest_capacity(
         larger_first = sorted((limit for limit in larger if passing < limit < end), reverse=True)
         failing_limits = (limit for limit in larger_first if work.left > least and sufficient(limit) is None)
         return SmallestCapacity(passing, next(failing_limits, None))
+
+
+def _replay_once(replay_within: Callable[..., ReplayRun]) -> Callable[[int], tuple[range, bool]]:
+    """Return a function that replays the requests once for all limits for which the replays are identical.
+
+    The function returns these limits, and whether they are sufficient.
+    """
+    known: list[tuple[range, bool]] = []
+
+    def replay_once(limit: int) -> tuple[range, bool]:
+        for limits, fits in known:
+            if limit in limits:
+                return limits, fits
+        result = replay_within(limit=limit)
+        known.append((result.allocator.same_limits, result.failure is None))
+        return known[-1]
+
+    return replay_once
 
 
 def lowest_capacity(run: ReplayRun, settings: AllocatorSettings) -> int:

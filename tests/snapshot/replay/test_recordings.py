@@ -145,6 +145,22 @@ def test_search_for_the_smallest_capacity():
     assert tested == [10 * MIB, 28 * MIB]
 
 
+def test_limits_with_the_same_result_are_not_replayed_again():
+    tested = []
+
+    def run_again(limit, raises_limit=False):
+        if raises_limit:
+            return SimpleNamespace(allocator=SimpleNamespace(limit=40 * MIB))
+        start = limit // (7 * MIB) * 7 * MIB
+        tested.append(start)
+        failure = None if start in {21 * MIB, 35 * MIB} or start >= 49 * MIB else "failure"
+        return SimpleNamespace(failure=failure, allocator=SimpleNamespace(same_limits=range(start, start + 7 * MIB)))
+
+    found = smallest_capacity(run_again, [], 10 * MIB, 90 * MIB, probes=8, work=WorkLimit())
+    assert found == (21 * MIB, 44 * MIB)
+    assert len(tested) == len(set(tested))
+
+
 def test_capacity_below_the_blocks_before_the_recording():
     snapshot = files.snapshot("gpt_small")
     replay = snapshot.replay("", capacity="10 MiB")
