@@ -138,12 +138,16 @@ def frozen_imports():
         _GLIBC.malloc_trim(0)
 
 
+_PYTEST_FOLDERS = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def small_heap(request):
     """Let searches for holders skip frozen objects, the other test modules, pytest's objects and this package.
 
-    If the package is installed, searches skip it as they skip all libraries. pytest's frames refer to all tests. The
-    `monkeypatch` fixture is not used because its changes would be undone only after a fake GPU has been removed.
+    If the package is installed, searches skip it as they skip all libraries. The frames of pytest and
+    of pluggy, which calls its hooks, refer to all tests. The `monkeypatch` fixture is not used because its changes
+    would be undone only after a fake GPU has been removed.
     """
     from ipygpumem.features.holders.tracked_objects import TrackedObjects  # here, because it imports NumPy
 
@@ -162,7 +166,7 @@ def small_heap(request):
                     heap._stop_ids = {*heap._stop_ids, *map(id, own)}
                 heap.seen_ids.update(map(id, [*own, *pytest_objects]))
                 for frame, _ in traceback.walk_stack(None):
-                    if f"{os.sep}_pytest{os.sep}" in frame.f_code.co_filename:
+                    if any(folder in frame.f_code.co_filename for folder in _PYTEST_FOLDERS):
                         heap.seen_ids.update(map(id, frame.f_locals.values()))
 
         patch.setattr(TrackedObjects, "__init__", initialize_small)
