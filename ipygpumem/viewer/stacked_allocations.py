@@ -103,9 +103,10 @@ def stacked_pixels(
     pixel high has its ``single`` value. Adjacent smaller allocations with equal ``band`` values are merged into a band,
     which has this value, or `SMALL` if the band is less than one pixel high.
     """
-    pixels = np.full((height, len(columns)), EMPTY, np.uint8)
+    events, column_of = np.unique(columns.event, return_inverse=True)  # a short recording has fewer events than columns
+    pixels = np.full((height, len(events)), EMPTY, np.uint8)
     sizes = timeline.allocations.size
-    for column, rows in enumerate(_live_rows(timeline, columns)):
+    for column, rows in enumerate(_live_rows(timeline, events)):
         size = sizes[rows]
         tall, bands = size >= unit, band[rows]
         starts_run = np.ones(len(rows), np.bool_)
@@ -117,17 +118,17 @@ def stacked_pixels(
         values = np.where(visible, np.where(tall[first], single[rows[first]], bands[first]), SMALL)
         stack = np.repeat(values, np.diff(edges, prepend=0))
         pixels[height - len(stack) :, column] = stack[::-1]
-    return pixels
+    return pixels[:, column_of]
 
 
-def _live_rows(timeline: Timeline, columns: PixelColumns) -> Iterator[Ints]:
+def _live_rows(timeline: Timeline, events: Ints) -> Iterator[Ints]:
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
     live = np.zeros(0, np.int64)
     row_count = 0
-    for event in columns.event.tolist():
-        # columns are in event order, so a freed allocation never becomes live again
+    for event in events.tolist():
+        # events are sorted, so a freed allocation never becomes live again
         until = int(np.searchsorted(start, event, side="right"))
         live = np.concatenate([live, np.arange(row_count, until)])
         live = live[end[live] > event]
