@@ -656,12 +656,11 @@ def test_gpu_of_this_machine(fake_gpu):
         dry(training.step, device="cuda:7")
 
 
-def test_results_of_repeated_operations_are_cached(monkeypatch):
+def test_results_of_repeated_operations_are_cached(monkeypatch, capsys):
     """Cached results have the same shapes, storages and memory usage as those that PyTorch computes."""
-    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True) for _ in range(4)]
+    layers = [nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True) for _ in range(3)]
     model = nn.Sequential(nn.Embedding(100, 32), *layers, nn.Linear(32, 100))
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    shapes = []
 
     def step(batch):
         tokens = torch.randint(0, 100, (batch, 16))
@@ -669,16 +668,18 @@ def test_results_of_repeated_operations_are_cached(monkeypatch):
         functional.cross_entropy(logits.view(-1, 100), tokens.view(-1)).backward()
         roots = torch._foreach_sqrt([parameter.grad.abs() for parameter in model.parameters()])
         views = logits.transpose(0, 1), logits[1:], logits.t() if logits.dim() == 2 else logits.mT
-        shapes.extend((item.shape, item.stride(), item.storage_offset(), item.dtype) for item in (*roots, *views))
+        strided = torch.ones(4, 8).abs(), torch.ones(8, 4).t().abs()
+        for item in (*roots, *views, *strided):
+            print(item.shape, item.stride(), item.storage_offset(), item.dtype)  # fit would restore a list
         assert all(item.untyped_storage()._cdata == logits.untyped_storage()._cdata for item in views)
         assert roots[0].untyped_storage()._cdata != roots[1].untyped_storage()._cdata
         optimizer.step()
         optimizer.zero_grad()
 
     def results():
-        fit = dry(step, range(2, 65))
+        fit = dry(step, range(2, 9))
         content = [(probe.allocated, probe.reserved) for probe in fit.probes]
-        return fit.refusal, content, fit.predict(64), fit.reserved(64), fit.breakdown(64), [*shapes]
+        return fit.refusal, content, fit.predict(64), fit.reserved(64), fit.breakdown(64), capsys.readouterr().out
 
     calls = []
     original = FakeTensorMode.__torch_dispatch__
@@ -689,22 +690,21 @@ def test_results_of_repeated_operations_are_cached(monkeypatch):
 
     monkeypatch.setattr(FakeTensorMode, "__torch_dispatch__", counted)
     cached, count = results(), len(calls)
-    shapes.clear()
     calls.clear()
     monkeypatch.setattr(operation_cache, "_is_cacheable", lambda *_: False)
     assert cached == results()
+    assert "torch.float32" in cached[-1]
     assert 2 * count < len(calls)
 
 
-def test_operations_that_are_not_cached():
+def test_operations_that_are_not_cached(capsys):
     """The results of operations with the values of tensors, and errors, are the same if an operation is repeated."""
-    values = []
 
     def step(batch):
         count = torch.tensor(0.0)
         for _ in range(3):
             count += 1
-            values.append(count.item())
+            print(count.item())  # fit would restore a list
         parts = torch.zeros(batch, 4).split(2, dim=1)
         assert parts[0].untyped_storage()._cdata == parts[1].untyped_storage()._cdata
         complex_values = torch.fft.fft(torch.zeros(batch, 4))
@@ -716,7 +716,8 @@ def test_operations_that_are_not_cached():
                 torch.zeros(batch, 3) @ torch.zeros(batch + 4, 3)
 
     assert not dry(step).refusal
-    assert values == [1.0, 2.0, 3.0] * (len(values) // 3)
+    values = capsys.readouterr().out.split()
+    assert values == ["1.0", "2.0", "3.0"] * (len(values) // 3) != []
 
 
 def test_changes_are_predicted_from_few_runs(monkeypatch):
