@@ -181,7 +181,7 @@ def test_result_depends_on_the_limit(capsys):
     assert lines[3] == "roundup_power2_divisions:8 4,650 MiB 3,296 MiB depends on limit"
     cause = "the memory that was available, which is not recorded exactly"
     assert f"Whether one of these settings is enough depends on {cause}." in lines
-    _, output, _ = shell(capsys, OOM, "--set", "max_split_size_mb:512")
+    _, output, _ = shell(capsys, OOM, "--set", "max_split_size_mb:32")
     assert "\nNone of these settings is enough: up to 24.0 MiB more memory is required.\n" in output
 
 
