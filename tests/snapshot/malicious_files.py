@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import struct
 
@@ -111,7 +112,7 @@ def overlapping_entries(size, keys=254, templates=8):
 
 
 def slow_integers(bits):
-    """Return ``(integers, slow)``: if the integers are keys of a dict, each access to ``slow`` passes most of them."""
+    """Return ``(integers, slow)``: if the integers are keys of a dict, each access to ``slow`` passes 90% of them."""
     return slow_keys(bits, lambda number: number)
 
 
@@ -142,7 +143,8 @@ def slow_keys(bits, hash_of):
             count += 1
         return count + len(chain) - position[place] if place in position else count
 
-    return [integers[place] for place in chain], max(range(last + 1, last + 4 * size), key=passes)
+    slow = next(number for number in itertools.count(last + 1) if passes(number) > 0.9 * len(chain))
+    return [integers[place] for place in chain], slow
 
 
 def text(value):
@@ -216,12 +218,13 @@ def overlapping_inline_strings(size, templates=6):
 def colliding_pairs(count):
     """Yield pairs of numbers. The hashes of all pairs are equal; Python's hash of tuples (xxHash) can be inverted."""
     factor, lane_factor, seed = _PRIMES
+    inverse = pow(lane_factor, -1, 1 << 64)
     target = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
     first = 0
     while count:
         first += 1
         sum_ = _rotated((seed + first * lane_factor) & _WRAP, 31) * factor & _WRAP
-        second = (target - sum_) * pow(lane_factor, -1, 1 << 64) & _WRAP
+        second = (target - sum_) * inverse & _WRAP
         if second < (1 << 61) - 1:  # whose hash is the number itself
             count -= 1
             yield first, second

@@ -86,6 +86,20 @@ def test_every_pixel_shows_the_allocation_at_its_height(timeline):
     assert tall > 100
 
 
+def test_columns_of_a_short_recording():
+    """Each event has several columns, which show the allocations that are in use after it."""
+    trace = [
+        {"action": "alloc", "addr": 4096 * number, "size": 2, "stream": 0, "time_us": number, "frames": []}
+        for number in range(3)
+    ]
+    timeline = Snapshot.load({"segments": [], "device_traces": [trace]}).timeline(0)
+    chosen, values = pixel_columns(timeline, 10), np.arange(2, 5, dtype=np.uint8)
+    image = stacked_pixels(timeline, chosen, 6, 1, single=values, band=values)
+    assert chosen.event.tolist() == [-1, -1, -1, 0, 0, 1, 1, 1, 2, 2]
+    for column, event in enumerate(chosen.event.tolist()):
+        assert image[::-1, column].tolist() == [2, 2, 3, 3, 4, 4][: 2 * event + 2] + [EMPTY] * (4 - 2 * event)
+
+
 def test_small_allocations_of_one_line_form_a_band():
     trace = [
         {"action": "alloc", "addr": 4096 * number, "size": size, "stream": 0, "time_us": number, "frames": frames}

@@ -12,6 +12,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.columns import EventValues
+from ipygpumem.snapshot.queries import live_set
 from ipygpumem.snapshot.queries.groups import KEYS, group_rows
 from ipygpumem.snapshot.queries.live_set import GroupConverter
 from snapshot import malicious_files
@@ -49,10 +50,12 @@ def test_chosen_rows_with_metadata(chosen):
         return snapshot_of(trace)
 
     slow, plain = (loaded(rows).live() for rows in (chosen.tolist(), range(len(chosen))))
-    rows = np.append(chosen, np.full(60_000, chosen[-1]))
+    rows = np.append(chosen, np.full(20_000, chosen[-1]))
     groups = group_rows(slow.snapshot, slow.timeline, rows, "metadata")
     assert [(group.label, group.count) for group in groups] == [("a", len(rows))]
-    times = [seconds(lambda live=live: live.by("metadata")) for live in (slow, plain)]
+    times = [
+        seconds(lambda live=live: group_rows(live.snapshot, live.timeline, rows, "metadata")) for live in (slow, plain)
+    ]
     assert times[0] < 5 * times[1] + 0.1
 
 
@@ -86,7 +89,7 @@ def test_many_cells_of_one_stack():
         assert len(live.by("cell")) == count
         return seconds(lambda: live.by("cell"))
 
-    assert labels(64_000) < 32 * labels(4000)  # 256 times with one pass over all events for each cell
+    assert labels(48_000) < 32 * labels(3000)  # 256 times with one pass over all events for each cell
 
 
 def test_cells_of_deep_stacks_are_limited():
@@ -123,14 +126,16 @@ def test_long_names_shared_by_stacks():
 
 
 @pytest.mark.parametrize("character", ["\U0001f600", "\u2028", '"', "\x07"])
-def test_escaped_characters_of_groups_are_counted(character):
+def test_escaped_characters_of_groups_are_counted(character, monkeypatch):
     """JSON contains up to 12 characters for a character."""
-    outer = frame("a.py", 1, character * 30_000)
-    snapshot = snapshot_of([event("alloc", 512 * n, 8, 1, [frame("b.py", n, "g"), outer]) for n in range(5_000)])
+    limit = 1 << 22
+    monkeypatch.setattr(live_set, "_MAX_TEXT", limit)
+    outer = frame("a.py", 1, character * 3000)
+    snapshot = snapshot_of([event("alloc", 512 * n, 8, 1, [frame("b.py", n, "g"), outer]) for n in range(700)])
     length = len(json.dumps(character)) - 2
-    groups = (1 << 27) // (length * 30_000)
+    groups = limit // (length * 3000)
     content = json.dumps(snapshot.live().to_dict("stack", groups // 2))
-    assert len(content) < 1 << 27
+    assert len(content) < limit
     with pytest.raises(OptionError, match="characters"):
         snapshot.live().to_dict("stack", groups + 1)
 
