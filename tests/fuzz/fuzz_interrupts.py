@@ -112,8 +112,8 @@ def terminal_shell():
     config = Config()
     config.HistoryManager.enabled = False
     config.TerminalInteractiveShell.simple_prompt = True
-    if sys.modules["IPython"].version_info < (8,):  # an interrupt of the default mode raises a TypeError in IPython 7
-        config.InteractiveShell.xmode = "Plain"
+    # the default mode inspects every imported module, and an interrupt of it raises a TypeError in IPython 7
+    config.InteractiveShell.xmode = "Plain"
     return TerminalInteractiveShell.instance(config=config)
 
 
@@ -260,13 +260,13 @@ def count_effects(environment, cells, *, number_of_cells, seed=0, without=False)
     return effects
 
 
-def main():
+def main(command_line=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environment", choices=("terminal", "kernel", "terminal-async", "kernel-async"))
     parser.add_argument("--cells", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--without", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(command_line)
     if arguments.environment.startswith("terminal"):
         environment = Terminal(terminal_shell(), load="" if arguments.without else MACHINE + LOAD)
     else:
