@@ -43,19 +43,21 @@ def imports():
 
 def find_imports():
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        typing_only = {
-            id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-            for inner in ast.walk(node)
-        }  # fmt: skip
         file = path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(tree):
-            if id(node) in typing_only:
-                continue
+        for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 yield file, node.module, [alias.name for alias in node.names]
             elif isinstance(node, ast.Import):
                 yield from ((file, alias.name, []) for alias in node.names)
+
+
+def statements(block):
+    """Yield the statements of a block and of the blocks inside it that run, in any order."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(block, name, ()):
+            if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+                yield node
+                yield from statements(node)
 
 
 def test_imports_run_one_way():

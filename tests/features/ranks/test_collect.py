@@ -296,11 +296,11 @@ def test_worker_processes_read_the_same(tmp_path):
     assert read_ranks(tmp_path, workers=2) == read_ranks(tmp_path)
 
 
-@pytest.mark.parametrize("module", ["json", "multiprocessing", "ipygpumem"])
-def test_worker_processes_run_no_code_of_the_current_directory(tmp_path, monkeypatch, module):
+def test_worker_processes_run_no_code_of_the_current_directory(tmp_path, monkeypatch):
     for number in range(4):
-        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
-    (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "cuda_graphs.pickle.xz").read_bytes())
+    for module in ("json", "multiprocessing", "ipygpumem"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     ranks = read_ranks(".", workers=2)
