@@ -77,7 +77,7 @@ SETTINGS = ["", "max_split_size_mb:24", "garbage_collection_threshold:0.6", "gar
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_retries(settings):
     counts = []
-    for seed in range(10):
+    for seed in range(5):
         recording, retries = record(settings, 240 * MIB, seed)
         replay = Snapshot.load(recording).replay()
         assert replay.grade == "exact"
