@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 import ipygpumem
 from ipygpumem.sources import device_monitor
 
-LARGE = "b'x' * (128 << 20)"
+LARGE = "b'x' * (48 << 20)"
 
 # IPython's advice after SystemExit
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:To exit")]
@@ -147,7 +147,7 @@ def test_magic_in_nested_run_measures_that_run(cpu_notebook):
     assert result.texts[0].startswith("host memory of this process")
     inner, outer = cpu_notebook.shell.user_ns["inner"], cpu_notebook.last
     assert inner.cell is None and outer.cell is not None
-    assert inner.host.held < 64 << 20 < outer.host.held
+    assert inner.host.held < 24 << 20 < outer.host.held
 
 
 def test_run_magic_reports_each_cell_of_a_notebook(cpu_notebook, tmp_path):

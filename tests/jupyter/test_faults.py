@@ -108,7 +108,7 @@ def test_without_torch(notebook, monkeypatch):
     result = notebook.load()
     assert result.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
     assert result.stdout.count("\n") == 1
-    assert "host memory" in notebook.run("x = b'x' * (128 << 20)").text
+    assert "host memory" in notebook.run("x = b'x' * (48 << 20)").text
     assert "there is no device cuda:0" in notebook.run("%%gpumem -d 0\n1").stderr
 
 
@@ -124,7 +124,7 @@ def test_old_torch(fake_gpu, notebook, monkeypatch):
 
 def test_torch_without_gpu(notebook, tmp_path):
     assert f"no GPU ({NO_GPU})" in notebook.load().stdout
-    result = notebook.run("import torch\nx = torch.ones(128 << 20)")
+    result = notebook.run("import torch\nx = torch.ones(32 << 20)")
     assert result.text.startswith("host memory (RSS)  +")
 
 

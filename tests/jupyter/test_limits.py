@@ -56,18 +56,18 @@ def test_outside(gpu_notebook, fake_gpu):
 def test_host(cpu_notebook):
     cpu_notebook.run("%config GPUMem.host_peak = 'reset'")
     gc.collect()  # objects of earlier tests must not be freed during the cell
-    result = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (256 << 20)\n5")
+    result = cpu_notebook.run("%%gpumem --limit-host 20MiB\nx = b'x' * (48 << 20)\n5")
     assert "host peak +" in error_message(result)
     assert "over the limit of 20.0 MiB" in error_message(result)
     assert result.value == 5
 
 
 def test_gpu_limit_is_met_without_gpu(cpu_notebook):
-    result = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
+    result = cpu_notebook.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (8 << 20)")
     assert result.success
     (note,) = [line for line in result.text.splitlines() if "not checked" in line]
     assert "limits on GPU memory (peak 1.0 MiB, held 0) were not checked because no GPU was measured: " in note
-    assert "not checked" not in cpu_notebook.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
+    assert "not checked" not in cpu_notebook.run("%%gpumem --limit-host 10GiB\nx = b'x' * (8 << 20)").text
 
 
 def test_limit_is_met_before_cuda_is_initialized(fake_gpu):

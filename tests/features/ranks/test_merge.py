@@ -19,11 +19,11 @@ MIB = 1 << 20
 
 def test_reports_of_workers():
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        reports = dict(zip(("one", "two"), pool.map(measured, (64, 200)), strict=True))
+        reports = dict(zip(("one", "two"), pool.map(measured, (32, 64)), strict=True))
     merged = merge_reports(reports)
     assert [(source, row.device) for source, row in merged.rows] == [("one", "host"), ("two", "host")]
     assert merged.spread().highest_owner == ("two", "host")
-    assert merged.spread("held").lowest >= 64 * MIB
+    assert merged.spread("held").lowest >= 32 * MIB
     for report in reports.values():
         assert isinstance(report, Report)
         assert pickle.loads(pickle.dumps(report)) == report
