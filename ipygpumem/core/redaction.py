@@ -60,6 +60,8 @@ _BEFORE_COMMAND_IN_MAGIC = re.compile(rf".{_CODE}(?<=[=\s])(?=[!%][^\s=])")
 _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 """Pattern of the names ``key`` and ``keys``, which suggest a secret unless the value is a word (``key="size"``)."""
+_SHORT_OPTION = re.compile(r"""[\s"']-([pPu](?=[^"']|["'][^\s"'])|[A-Za-z]{1,8}[pP]\s+["']?[^\s"'-])""")
+"""Pattern of a short option for a password or user in a string, also quoted or after others: ``"unzip -oP x a.zip"``."""
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
@@ -260,7 +262,7 @@ def _may_contain_secret(text: str) -> bool:
     words = re.split(r"[\s,;()\[\]{}<>|&?\"']+", text)
     if any(is_random(word) or word.endswith("==") or re.search(r"[:/][^@]*@", word[:200]) for word in words):
         return True
-    return re.search(r"[\s\"']-[pPu](?=[^\"'])", text) is not None or mentions_secret(_BARE_KEY.sub("", text))
+    return _SHORT_OPTION.search(text) is not None or mentions_secret(_BARE_KEY.sub("", text))
 
 
 def _is_secret_name(word: str, *, is_redacted: bool = False) -> bool:

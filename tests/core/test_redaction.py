@@ -352,6 +352,13 @@ run(["http","-a","bob:swordfish"])
 run(["curl","--user","bob:swordfish"])
 run(["curl", "--proxy-user=bob:swordfish"])
 os.system("curl --user bob:swordfish http://x")
+os.system("curl -sSLu bob:swordfish http://x")
+run(["curl", "-su", "bob:swordfish", "http://x"])
+os.system("mysql -h db -p'swordfish' shop")
+os.system('7z x -p"swordfish" a.7z')
+os.system("unzip -oP swordfish a.zip")
+run(["zip", "-rP", "swordfish", "a.zip", "d"])
+cur.execute("CREATE USER bob IDENTIFIED BY 'swordfish'")
 %px --token swordfish
 %%px --targets 0 --pswd=swordfish
 %%px --session  swordfish

@@ -10,7 +10,7 @@ NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
     r"\b(o?auth|authentication|authorization|bearer|clave|contrasena|cookies?|creds?|[cx]srf|dsn|encrypt|haslo|headers?"
-    r"|heslo|hmac|jwt|kennwort|keyring|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc"
+    r"|heslo|hmac|identified by|jwt|kennwort|keyring|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa|mnemonic|netrc"
     r"|obscure|passcode|passe|pat|pin(?! memory)|private|psk|psw|salt|sas|secr|senha|session ?id|signature|unlock"
     r"|unseal|vault|wachtwoord|(web)?hook)\b"
     r"|(aes|anthropic|api|access|account|app|auth|aws|client|cohere|consumer|\bdb|deploy|encryption|gcp|gemini|git|gpg"
@@ -46,13 +46,13 @@ _PASSWORD_CALL = re.compile(
 )
 """Pattern of functions with a password or key as a positional argument, or as input of a command."""
 _USER_OPTION = re.compile(
-    r"""(?<=[\s"'])(-u|--([a-z]{1,20}-)?user(name)?|-a(?=["'\s,]{1,12}[^\s"'/,]{1,60}:))"""
+    r"""(?<=[\s"'])(-[a-z]{0,8}u|--([a-z]{1,20}-)?user(name)?|-a(?=["'\s,]{1,12}[^\s"'/,]{1,60}:))"""
     r"""[\s"',=+\[\]]{1,12}([bfru]{1,2}["'])?[^\s"'(),=\[\]:%/-][^\s"'(),=\[\]:%/]{0,60}"""
     r"""([,%]|:(?!//)|/(?!\S{0,200}\.[a-z]\w{0,7}["'\s]))[^\s"',]""",
     re.IGNORECASE,
 )
 """Pattern of an option with a user and a password, as in ``["curl", "-u", "bob:x"]`` and ``"curl --user=bob:x"``."""
-_LISTED_OPTION = re.compile(r"""["']-[pPw]["']\s*,(?!\s{,9}["']\d{,5}["'])""")
+_LISTED_OPTION = re.compile(r"""["']-([pPw]|[A-Za-z]{1,8}[pP])["']\s*,(?!\s{,9}["']\d{,5}["'])""")
 """Pattern of an option for a password in a list, as in ``["mysql", "-p", "x"]``."""
 _COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
 """Words in names of numeric options such as ``--num_key_value_heads``."""
