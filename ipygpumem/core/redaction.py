@@ -61,7 +61,7 @@ _QUOTED_WORD = re.compile(r"""(?:"[^"]*"?|'[^']*'?|[^\s"'])+""")
 _BARE_KEY = re.compile(r"(?<![\w.-])keys?(?![\w-])")
 """Pattern of the names ``key`` and ``keys``, which suggest a secret unless the value is a word (``key="size"``)."""
 _SHORT_OPTION = re.compile(r"""[\s"']-([pPu](?=[^"']|["'][^\s"'])|[A-Za-z]{1,8}[pP]\s+["']?[^\s"'-])""")
-"""Pattern of a short option for a password or user in a string, also quoted or after others: ``"unzip -oP x a.zip"``."""
+"""Pattern of a short option for a password or user in a string, also quoted or after others: ``"unzip -oP x"``."""
 _WORD = re.compile(r"""["'][a-z_]{1,20}["']""")
 _SPECIAL_TOKEN = re.compile(r"""["'](<[|/]?[a-z_]{1,20}\|?>|\[[A-Z]{3,4}\])["']""")
 _REQUIREMENT = re.compile(r"[A-Za-z][\w.\[\]-]{0,60}[=<>~!]=\d[\w.]{0,20}")
