@@ -56,6 +56,7 @@ class ConsecutiveRuns:
         self._first_block = (self._last_run + 1) * requests.count
         self._release = self._first_block + len(sources)  # represents each release of the cache
         self._operations, self._places, self._run_ends = self._join_runs()
+        self._recording = self._make_recording()
 
     def _join_runs(self) -> tuple[Ints, Ints, list[int]]:
         """Return the requests of all runs, their indices in the requests of the step, and the index after each run."""
@@ -108,6 +109,13 @@ class ConsecutiveRuns:
 
     def with_sizes(self, sizes: Ints) -> Recording:
         """Return a recording of the requests with the given sizes of the allocations of the step."""
+        result, older = copy.copy(self._recording), self._recording.allocations.size[self._first_block :]
+        all_sizes = np.append(np.tile(sizes, self._last_run + 1), older)
+        result.allocations = replace(result.allocations, size=all_sizes)
+        return result
+
+    def _make_recording(self) -> Recording:
+        """Return a recording of the requests, in which the sizes of the allocations of the step are unknown."""
         requests, state, operations = self._requests, self._requests.state.state, self._operations.copy()
         total, blocks = len(operations), state.blocks.copy()
         start, end = np.full((2, self._release), total, np.int64)
@@ -121,7 +129,7 @@ class ConsecutiveRuns:
         result = copy.copy(requests.recording)
         result.allocations = Allocations(
             address=np.append(unknown[: self._first_block], blocks["address"]),
-            size=np.append(np.tile(sizes, self._last_run + 1), blocks["requested"]),
+            size=np.append(unknown[: self._first_block], blocks["requested"]),
             start=start,
             free_requested=end,
             end=end,

@@ -242,9 +242,10 @@ def _compare(
     for peak in peaks:
         shares[peak.live] = np.maximum(shares[peak.live], peak.sizes[peak.live] / max(step.start + peak.bytes, 1))
     worst = np.lexsort((-error, -error * (shares > 0)))[: min(_MAX_DEVIATIONS, np.count_nonzero(error))]
-    columns = (step.lines(worst), sizes[worst].tolist(), recorded_sizes[worst].tolist())
+    columns = (step.lines(worst) if len(worst) else [], sizes[worst].tolist(), recorded_sizes[worst].tolist())
     shares[step.is_workspace] = 0  # a library may select an algorithm with a workspace at only some sizes
-    other_shares = np.isin(np.arange(len(run.rows)), run.live_at_own_peak()) * run.sizes / max(run.peak, 1)
+    other_shares, live = np.zeros(len(run.rows)), run.live_at_own_peak()
+    other_shares[live] = run.sizes[live] / max(run.peak, 1)
     other_shares[run.is_workspace] = 0
     unmatched = _by_line(first, np.flatnonzero(is_missing), shares)
     unmatched += _by_line(second, np.flatnonzero(only_in_second), other_shares)
@@ -260,6 +261,8 @@ def _compare(
 
 def _by_line(run: Run, indices: Ints, shares: Floats) -> list[UnmatchedAllocations]:
     size, step = run
+    if not len(indices):  # the most frequent case
+        return []
     columns = (step.lines(indices), step.sizes[indices].tolist(), shares[indices].tolist())
     sums: dict[str, tuple[int, int, float]] = {}
     for line, nbytes, share in zip(*columns, strict=True):
