@@ -287,6 +287,23 @@ def test_breakdown():
         result.breakdown(8, by="color")
 
 
+def test_equal_functions_in_different_files():
+    """Python considers equal code objects of different files equal, such as those of functions in two cells."""
+    functions = []
+    for file in ("first.py", "second.py"):
+        variables = {}
+        exec(compile("def scaled(x): return 2 * x", file, "exec"), variables)  # noqa: S102
+        functions.append(variables["scaled"])
+    first, second = functions
+    assert first.__code__ == second.__code__
+
+    def step(batch):
+        return first(torch.ones(batch, 1024)), second(torch.ones(batch, 1024))
+
+    labels = [group.label for group in dry(step).breakdown(64)]
+    assert {label.split(":")[0] for label in labels if "scaled" in label} == {"first.py", "second.py"}
+
+
 def test_larger_than_this_machine():
     """Without data, a model can be larger than memory."""
     with torch.device("meta"):

@@ -104,7 +104,7 @@ class CallStackRecorder:
     """Captures call stacks in the format of PyTorch's memory snapshots. Equal stacks are the same list."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
+        self._frames: dict[tuple[str, int, str], dict[str, Any]] = {}
         self._stacks: dict[tuple[int, ...], list[dict[str, Any]]] = {}
 
     @staticmethod
@@ -131,10 +131,11 @@ class CallStackRecorder:
         while frame is not None and len(frames) < _MAX_FRAMES:
             code = frame.f_code
             if not code.co_filename.startswith(_PACKAGE):
-                key = code, frame.f_lineno
+                # code objects of different files can be equal, such as those of functions in two cells
+                key = code.co_filename, frame.f_lineno, code.co_name
                 entry = self._frames.get(key)
                 if entry is None:
-                    entry = {"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}
+                    entry = dict(zip(("filename", "line", "name"), key, strict=True))
                     self._frames[key] = entry
                 frames.append(entry)
                 optimizer |= code.co_name == "step" and _OPTIMIZERS in code.co_filename
