@@ -222,13 +222,13 @@ def linked(count, value):
 
 
 def test_long_reference_chain_is_followed_to_its_end(search):
-    storage = search.storage({"chain": linked(20_000, search.tensor())})
+    storage = search.storage({"chain": linked(5_000, search.tensor())})
     assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.info.name)
 
 
 def test_deeply_nested_list(search):
     x = search.tensor()
-    for _ in range(20_000):
+    for _ in range(5_000):
         x = [x]
     storage = search.storage({"x": x})
     assert storage.holder == "x"
