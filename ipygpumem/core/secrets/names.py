@@ -9,10 +9,10 @@ MAX_WORD_LENGTH = 1000
 NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _NAME_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_NAME = re.compile(
-    r"\b(o?auth|authentication|authorization|bearer|clave|contrasena|cookies?|creds?|[cx]srf|dsn|encrypt|haslo|headers?"
-    r"|heslo|hmac|identified by|jwt|kennwort|keyring|(?<!primary )keys?(?! (cache|heads|value))|literal|login|mfa"
-    r"|mnemonic|netrc|obscure|passcode|passe|pat|pin(?! memory)|private|psk|psw|salt|sas|secr|senha|session ?id|signature|unlock"
-    r"|unseal|vault|wachtwoord|(web)?hook)\b"
+    r"\b(o?auth|authentication|authorization|bearer|clave|contrasena|cookies?|creds?|[cx]srf|dsn|encrypt|haslo"
+    r"|headers?|heslo|hmac|identified by|jwt|kennwort|keyring|(?<!primary )keys?(?! (cache|heads|value))|literal"
+    r"|login|mfa|mnemonic|netrc|obscure|passcode|passe|pat|pin(?! memory)|private|psk|psw|salt|sas|secr|senha"
+    r"|session ?id|signature|unlock|unseal|vault|wachtwoord|(web)?hook)\b"
     r"|(aes|anthropic|api|access|account|app|auth|aws|client|cohere|consumer|\bdb|deploy|encryption|gcp|gemini|git|gpg"
     r"|groq|hf|host|jwt|kaggle|license|master|mistral|openai|pass|priv|private|\broot|rsa|secret|seed|service|session"
     r"|shared|\bsign|signing|ssh|ssl|storage|subscription|tls|unseal|wandb) ?key"
