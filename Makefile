@@ -39,6 +39,9 @@ OLDEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10
 OUTPUT_SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
+# These tests hardly wait, and each process imports PyTorch.
+fast test-cuda test-oldest: JOBS = 2
+
 .PHONY: demo test test-main test-old-ipythons fast test-cuda test-oldest lint docs docs-links bench bench-fit bench-viewer fuzz gpu workloads viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package

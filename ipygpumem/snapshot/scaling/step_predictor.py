@@ -50,7 +50,7 @@ class StepPredictor:
         self.model = model
         self.step_requests = step_requests
         self.keeps_state = keeps_state
-        self._runs: ConsecutiveRuns | None = None  # created for the first replay
+        self._runs = ConsecutiveRuns(step_requests)
         self._outcomes: dict[tuple[Any, ...], str] = {}
 
     def predict(
@@ -95,7 +95,7 @@ class StepPredictor:
 
     def events(self, size: SizeOrValue) -> Recording:
         """Return a recording of the requests of the step, or of several runs of the step if it is repeated."""
-        return self._consecutive_runs().with_sizes(self.model.sizes(self._check(size)))
+        return self._runs.with_sizes(self.model.sizes(self._check(size)))
 
     def largest(
         self,
@@ -197,13 +197,7 @@ class StepPredictor:
         return sizes, levels, int(np.argmax(levels)) - 1
 
     def _replay(self, sizes: Ints, limit: int | None, settings: str | None) -> ReplayRun:
-        runs = self._consecutive_runs()
-        return runs.replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
-
-    def _consecutive_runs(self) -> ConsecutiveRuns:
-        if self._runs is None:
-            self._runs = ConsecutiveRuns(self.step_requests)
-        return self._runs
+        return self._runs.replay(sizes, limit=limit, settings=settings, keeps_state=self.keeps_state)
 
     def _check(self, size: SizeOrValue) -> Size:
         checked = check_size(size)
