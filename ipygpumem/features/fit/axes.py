@@ -8,6 +8,7 @@ import reprlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.core.data_classes import dataclass
@@ -150,9 +151,11 @@ def verification_size(
     count = max(len(axis.sizes) for axis in axes)
     is_proportional = False
 
+    @cache  # the searches below compare the same sizes
     def bound(size: Size) -> int:
         return scaled.bound(size, allocated + limit) - allocated
 
+    @cache
     def growth(size: Size) -> int:
         return scaled.allocated(size, allocated + limit) - allocated
 

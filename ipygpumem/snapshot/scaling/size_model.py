@@ -71,6 +71,8 @@ class SizeModel:
     def exact_sizes(self, size: Size) -> Floats:
         """Return the size of each allocation in bytes, without rounding."""
         values: Floats = self.evaluate(self.coefficients, size)
+        if not np.isfinite(self.limits).any():
+            return values
         slow = np.where(np.isfinite(self.limits), np.minimum(_SLOW_GROWTH * values, _LARGEST_SLOW), values)
         result: Floats = np.maximum(np.minimum(values, self.limits), slow)
         return result

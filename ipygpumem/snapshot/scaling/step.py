@@ -82,14 +82,19 @@ class StepRecording:
 
         ``sizes`` contains the size in bytes of each allocation in ``rows``.
         """
-        allocations = self.timeline.allocations
-        start, end = allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
+        start, end = self._intervals
         change = np.zeros(self.last - self.first + 2, np.int64)
         np.add.at(change, start - self.first, sizes)
         np.subtract.at(change, end - self.first, sizes)
         levels = np.cumsum(change)[:-1]
         event = self.first + int(np.argmax(levels))
         return np.flatnonzero((start <= event) & (end > event)), int(levels.max())
+
+    @cached_property
+    def _intervals(self) -> tuple[Ints, Ints]:
+        """First event of each allocation in ``rows``, and the event after its last event in the step."""
+        allocations = self.timeline.allocations
+        return allocations.start[self.rows], np.minimum(allocations.end[self.rows], self.last + 1)
 
     @cached_property
     def is_workspace(self) -> NDArray[np.bool_]:
