@@ -19,6 +19,7 @@ from ipygpumem.core.interrupts import DeferredInterrupts
 
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
+_ACCESS_CONTROL_LIST = "system.posix_acl_access"
 _MAX_LINKS = 40
 _PROGRAM = re.compile(r"\.(ipynb|py[iwx]?)$", re.IGNORECASE)
 _START_BYTES = 1 << 16
@@ -183,15 +184,17 @@ def temporary_file(path: Path, permissions: int = 0o666) -> Iterator[IO[bytes]]:
 def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = OptionError) -> Iterator[IO[bytes]]:
     """Yield a new binary file that replaces the file at ``path`` on exit. The permissions of a replaced file are kept.
 
+    They include its group and its access control list. If these cannot be set, the group gets no access.
+
     If the block raises an exception, an existing file remains unchanged. An `OSError` is raised again as
     ``error_type``, whose message starts with ``name``, such as ``"the snapshot "``.
     """
     try:
-        permissions = _permissions(path)
-        with temporary_file(path, 0o666 if permissions is None else permissions) as file:
-            if permissions is not None:
+        replaced = _status(path)
+        with temporary_file(path, 0o666 if replaced is None else replaced.st_mode & stat.S_IRWXU) as file:
+            if replaced is not None:
                 with contextlib.suppress(OSError, AttributeError):  # Windows, and file systems without permissions
-                    os.fchmod(file.fileno(), permissions)  # the umask may have removed some permissions
+                    _copy_permissions(path, replaced, file.fileno())
             yield file
             file.close()
             Path(file.name).replace(path)
@@ -199,12 +202,24 @@ def atomic_write(path: Path, name: str = "", error_type: type[IpyGpuMemError] = 
         raise error_type(f"{name}{path} was not written: {error.strerror or error}") from error
 
 
-def _permissions(path: Path) -> int | None:
+def _status(path: Path) -> os.stat_result | None:
     try:
-        mode = path.lstat().st_mode  # not `stat`, because another user may have created a link
+        status = path.lstat()  # not `stat`, because another user may have created a link
     except FileNotFoundError:
         return None
-    return stat.S_IMODE(mode) if stat.S_ISREG(mode) else None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _copy_permissions(path: Path, replaced: os.stat_result, file: int) -> None:
+    permissions = stat.S_IMODE(replaced.st_mode)
+    try:
+        if os.fstat(file).st_gid != replaced.st_gid:
+            os.fchown(file, -1, replaced.st_gid)
+        if _ACCESS_CONTROL_LIST in (os.listxattr(path, follow_symlinks=False) if hasattr(os, "listxattr") else ()):
+            os.setxattr(file, _ACCESS_CONTROL_LIST, os.getxattr(path, _ACCESS_CONTROL_LIST, follow_symlinks=False))
+    except OSError:
+        permissions &= ~stat.S_IRWXG  # they belong to another group, or are the mask of the access control list
+    os.fchmod(file, permissions)
 
 
 def write_file(target: Path, data: bytes) -> Path:

@@ -176,9 +176,9 @@ def load(shell: Any) -> None:
     extensions = current().state(_LoadedExtensions)
     if shell not in extensions:
         try:
-            with DeferredInterrupts():
+            with DeferredInterrupts():  # an interrupt between a change and its registration would leave the change
                 extension = extensions[shell] = _Extension(shell)
-            extension.install()
+                extension.install()
             extension.start()
         except BaseException:  # also if interrupted: a partially loaded extension must not remain
             unload(shell)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,20 @@ _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
 """For each unit of time: the shortest time axis that uses the unit and the unit's length in seconds, and its symbol."""
+
+
+def import_matplotlib() -> None:
+    """Import matplotlib in a shell command, without a file ``matplotlibrc`` of the current directory.
+
+    Reading it could block, and its warnings could contain control characters, if it was created by another user.
+    Raises `OptionError` if matplotlib is not installed.
+    """
+    directory = Path.cwd()
+    os.chdir(os.sep)
+    try:
+        import_library("matplotlib", "images")
+    finally:
+        os.chdir(directory)
 
 
 def style() -> contextlib.AbstractContextManager[None]:

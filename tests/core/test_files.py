@@ -10,6 +10,7 @@ import pickle
 import re
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -262,6 +263,52 @@ def test_permissions_of_a_replaced_file_are_kept(tmp_path, permissions):
     assert stat.S_IMODE(path.stat().st_mode) == permissions
     with atomic_write(path) as file:  # also while the new file is written
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == permissions
+
+
+def file_of_another_group(path):
+    path.touch()
+    try:
+        os.chown(path, -1, next((group for group in os.getgroups() if group != path.stat().st_gid), 4242))
+    except OSError as error:
+        pytest.skip(f"the group of a file cannot be changed: {error}")
+    path.chmod(0o660)
+    return path
+
+
+def test_group_of_a_replaced_file_is_kept(tmp_path, monkeypatch):
+    path = file_of_another_group(tmp_path / "x")
+    group = path.stat().st_gid
+    write_file(path, b"new")
+    assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (group, 0o660)
+
+    def fail(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", fail)
+    write_file(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "the file belongs to another group, which had no access"
+
+
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="Python supports extended attributes on Linux")
+def test_access_control_list_of_a_replaced_file_is_kept(tmp_path, monkeypatch):
+    path, name, nobody = tmp_path / "x", "system.posix_acl_access", (1 << 32) - 1
+    path.touch()
+    entries = [(0x01, 6, nobody), (0x02, 6, 12345), (0x04, 0, nobody), (0x10, 6, nobody), (0x20, 0, nobody)]
+    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, name, access)
+    except OSError as error:
+        pytest.skip(f"the file system does not support access control lists: {error}")
+    write_file(path, b"new")
+    assert os.getxattr(path, name) == access
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+    def fail(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setxattr", fail)
+    write_file(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "the bits of the group were the mask of the list"
 
 
 def test_new_file_has_the_permissions_of_the_umask(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import gc
 import itertools
@@ -248,6 +249,16 @@ def test_interrupt_while_a_command_collects_garbage(notebook):
         notebook.run("cycle = Cycle()\ncycle.cycle = cycle\ndel cycle")
         result = notebook.run("%gpumem free")
     assert isinstance(result.error, KeyboardInterrupt)
+    check_closed(notebook)
+
+
+@pytest.mark.parametrize("number", [7, 8, 9])
+def test_interrupt_while_the_extension_is_loaded(fake_gpu, make_notebook, monkeypatch, number):
+    notebook = make_notebook(GPUMem={"report": "always"})
+    with monkeypatch.context() as patched:  # after a change of the shell, before it can be undone
+        interrupt_call(patched, contextlib.ExitStack, "callback", number)
+        assert isinstance(notebook.run("%load_ext ipygpumem").error, KeyboardInterrupt)
+    assert notebook.run("%load_ext ipygpumem").success
     check_closed(notebook)
 
 

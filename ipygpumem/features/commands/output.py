@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ipygpumem.core.errors import ReportError
+from ipygpumem.core.serialization import plain
 from ipygpumem.core.text import printable
 
 BAD_FILE, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
@@ -34,6 +35,14 @@ def print_skipped(faults: Iterable[str]) -> None:
 
 def print_json(value: Any) -> None:
     sys.stdout.write(f"{json.dumps(value)}\n")
+
+
+def print_json_list(values: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    """Print a JSON object with the given values and a list, whose items are converted and written one by one."""
+    sys.stdout.write(f"{json.dumps(values)[:-1]}, {json.dumps(name)}: [")
+    for number, item in enumerate(items):
+        sys.stdout.write(f"{', ' if number else ''}{json.dumps(plain(item))}")
+    sys.stdout.write("]}\n")
 
 
 @contextlib.contextmanager

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path, write_file
-from ipygpumem.core.serialization import plain
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.text import printable
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Notebook, Option, positive
-from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
+from ipygpumem.features.commands.output import (
+    BAD_FILE,
+    print_error,
+    print_json_list,
+    print_lines,
+    print_skipped,
+    progress,
+)
 from ipygpumem.features.history.model import PAGE, SORT_COLUMNS, RowPair, changed_rows, pair_rows
 
 if TYPE_CHECKING:
@@ -78,10 +84,12 @@ def _shell(arguments: argparse.Namespace, *, is_notebook: bool = False) -> int:
             status = BAD_FILE
         selected_rows = select_devices(rows.rows, devices)
         if arguments.json:
-            print_json({"file": name, "rows": plain(selected_rows)})
+            print_json_list({"file": name}, "rows", selected_rows)
         elif arguments.plot is not None:
             from ipygpumem.features.history.plot import history_plot
+            from ipygpumem.viewer.plot_image import import_matplotlib
 
+            import_matplotlib()
             image = history_plot(selected_rows, rows.name)
             write_file(check_path(arguments.plot), image.png)
             print_lines(f"{printable(arguments.plot)}: {image.text}")
@@ -120,7 +128,7 @@ def _compare_shell(arguments: argparse.Namespace) -> int:
     before, after = _read(arguments.before), _read(arguments.after)
     pairs, skipped = pair_rows(before.rows, after.rows)
     if arguments.json:
-        print_json({"a": arguments.before, "b": arguments.after, "cells": [_pair_to_dict(pair) for pair in pairs]})
+        print_json_list({"a": arguments.before, "b": arguments.after}, "cells", map(_pair_to_dict, pairs))
     else:
         names = short_names(arguments.before, arguments.after)
         print_lines(text_tables(comparison_tables(pairs, arguments.by, names, skipped)))

@@ -68,7 +68,9 @@ def _shell(arguments: argparse.Namespace) -> int:
         print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
     if arguments.plot is not None:
         from ipygpumem.features.ranks.plot import ranks_plot
+        from ipygpumem.viewer.plot_image import import_matplotlib
 
+        import_matplotlib()
         write_file(check_path(arguments.plot), ranks_plot(ranks.members).png)
         print_lines(f"{printable(arguments.plot)}: memory usage of each rank over time")
     if arguments.html is not None:

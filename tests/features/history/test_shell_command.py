@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
-from cli.commands import run
+from cli.commands import ROOT, run
 from fakes.sessions import cell, session
+from ipygpumem import cli
 from ipygpumem.features.history.model import output_metadata
 from ipygpumem.features.history.reports import Reports
 
@@ -81,6 +87,34 @@ def test_history_plot(capsys, log, tmp_path, monkeypatch):
     assert run(capsys, "history", path, path, "--plot", "p.png") == (2, "", "ipygpumem: --plot accepts only one file\n")
     assert "does not exist" in run(capsys, "history", path, "--plot", "no/p.png")[2]
     assert sorted(item.name for item in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_plot_ignores_settings_in_the_current_directory(log, tmp_path):
+    path = log("s.jsonl", session(2))
+    os.mkfifo(tmp_path / "matplotlibrc")  # reading it would block
+    command = [sys.executable, "-m", "ipygpumem", "history", path, "--plot", "o.png"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_memory_for_rows_as_json(tmp_path, monkeypatch):
+    """A file can contain an ID once that belongs to many rows. In JSON, it is six times as long in each of them."""
+    devices = {f"{number:x}": {"ooms": 1} for number in range(2000)}
+    data = {"application/vnd.ipygpumem+json": {"schema": 1, "devices": devices}}
+    cells = [{"id": "\U0001f600" * 500, "source": "", "outputs": [{"metadata": data}]}]
+    path = tmp_path / "run.ipynb"
+    path.write_text(json.dumps({"nbformat": 4, "cells": cells}))
+    with Path(os.devnull).open("w") as null:
+        monkeypatch.setattr(sys, "stdout", null)
+        tracemalloc.start()
+        try:
+            assert cli.main(["history", "--json", str(path)]) == 0
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 5 << 20, "the rows in JSON are 12 MB long"
 
 
 def test_invalid_lines_are_reported_and_the_rest_is_shown(capsys, log):
