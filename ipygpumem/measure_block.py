@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import GPUMemLimitExceeded, OptionError, check_argument, check_choice, first_line
 from ipygpumem.core.files import check_path
-from ipygpumem.core.interrupts import DeferredInterrupts
+from ipygpumem.core.interrupts import DeferredInterrupts, exit_after_interrupt, exit_method
 from ipygpumem.core.introspection import preserve_shown_warnings
 from ipygpumem.core.report import MeasurementLabel, Report
 from ipygpumem.features.history.reports import HistoryCollector
@@ -163,6 +163,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         try:
             with DeferredInterrupts(), preserve_shown_warnings():
                 self._measurement = self._plan.begin(self._runtime, self._options)
+                exit_after_interrupt(self)
         except BaseException:
             if self._measurement is not None:  # after an interrupt, Python does not call __exit__
                 self._measurement.abandon()
@@ -170,6 +171,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             raise
         return self
 
+    @exit_method
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

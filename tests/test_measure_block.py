@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import gc
 import json
 import mmap
 import os
 import pickle
 import re
+import signal
 import tracemalloc
 import weakref
 
@@ -391,3 +394,32 @@ def test_allocation_of_another_thread_during_a_reading(fake_gpu, end):
     assert device.held == device.peak == (30 if end == "before" else 530) * MIB
     assert (device.outside, device.unattributed) == (0, 0)
     assert imbalance(device.before) == imbalance(device.after) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"snapshot": "s.pickle"}])
+def test_interrupt_before_the_first_statement_of_exit(fake_gpu, tmp_path, monkeypatch, options):
+    """Python checks for signals after a call, but not between the last operator of the block and ``__exit__``."""
+    monkeypatch.chdir(tmp_path)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Interrupt:
+        __pos__ = staticmethod(functools.partial(ctypes.PyDLL(None)["raise"], signal.SIGINT))
+
+    interrupt, ended = Interrupt(), False
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught, ipygpumem.measure(**options) as m:
+            _ = +interrupt
+        ended = True
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert ended
+    assert caught.traceback[-1].name == "__exit__"
+    assert current().open_intervals == set()
+    assert current().peaks._scopes == []
+    assert m.report is not None
+    assert [path.name for path in tmp_path.iterdir()] == list(options.values())
+    with ipygpumem.measure(**options) as m:
+        assert hasattr(m, "__exit__")
+        gc.collect()
+        assert current().open_intervals
+    assert current().open_intervals == set()

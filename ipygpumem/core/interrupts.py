@@ -6,11 +6,16 @@ Without deferral, Python can raise `KeyboardInterrupt` between any two bytecode 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found] # the module signal takes 10 us, because it converts handlers to enums
+import functools
 import sys
 import threading
+import weakref
+from collections.abc import Callable
 from signal import SIGINT
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar, cast
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class DeferredInterrupts:
@@ -88,6 +93,37 @@ class ImmediateInterrupts:
             if handler is not deferral.handler:  # the program has installed another handler
                 deferral.previous = deferral.handler = handler
             _signal.signal(SIGINT, deferral.record)
+
+
+def exit_method(function: _Function) -> _Function:
+    """Decorate a method ``__exit__`` so that `exit_after_interrupt` can call it if an interrupt has prevented this."""
+    return cast("_Function", _ExitMethod(function))
+
+
+def exit_after_interrupt(manager: Any) -> None:
+    """Call the ``__exit__`` method of a context manager at the end of the current ``with`` statement, at the latest.
+
+    Python calls signal handlers before the first statement of the method, so an interrupt can end the method there. The
+    ``with`` statement then deletes its reference to the bound method, which nothing else refers to.
+    """
+    reference = vars(manager).get(_BOUND_METHOD)
+    if reference is not None and (bound := reference()) is not None:
+        weakref.finalize(bound, manager.__class__.__exit__, manager, KeyboardInterrupt, None, None).atexit = False
+
+
+_BOUND_METHOD = "_bound_exit_method"
+
+
+class _ExitMethod:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, manager: Any, owner: type) -> Callable[..., Any]:
+        if manager is None:
+            return self._function
+        bound = functools.partial(self._function, manager)  # unlike this object, the frame of the function may be kept
+        vars(manager)[_BOUND_METHOD] = weakref.ref(bound)
+        return bound
 
 
 def _deferral() -> DeferredInterrupts | None:

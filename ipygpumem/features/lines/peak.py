@@ -72,4 +72,5 @@ def _label(group: Group) -> str:
     name = group.name or ""
     if name != "<module>" and not name.startswith("<cell line:"):  # cell code in IPython 7.34 and 8
         place += f" {name}()"
-    return clip(f"{place}: {group.source}" if group.source else place, _LABEL_WIDTH)
+    source = clip(group.source or "", _LABEL_WIDTH)  # a file can contain a long line that belongs to many groups
+    return clip(f"{place}: {source}" if source else place, _LABEL_WIDTH)

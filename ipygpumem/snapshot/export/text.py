@@ -38,7 +38,7 @@ def peak_line(snapshot: Snapshot, peak: RequestedBytesPeak) -> str:
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
     lines = []
     for group in groups[:top]:
-        label = f"{group.label}: {group.source}" if group.source else group.label
+        label = f"{group.label}: {clip(group.source)}" if group.source else group.label
         columns = f"{size(group.bytes):>10} {share(group.bytes, whole)}"
         lines.append(f"{_INDENT}{columns}  {clip(label)}  ({many(group.count, 'block')})")
     if len(groups) > top:

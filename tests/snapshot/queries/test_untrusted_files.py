@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.features.lines.peak import allocation_sites
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.export.text import group_lines
 from ipygpumem.snapshot.model.cells import CellLookup
 from ipygpumem.snapshot.model.columns import EventValues
 from ipygpumem.snapshot.queries import live_set
@@ -93,7 +95,7 @@ def test_many_cells_of_one_stack():
 
 
 def test_cells_of_deep_stacks_are_limited():
-    files = [f"/tmp/ipykernel_7/{n}.py" for n in range(3000)]  # noqa: S108
+    files = [f"/tmp/ipykernel_7/{n}.py" for n in range(1500)]  # noqa: S108
     cells = [{"number": n, "filename": file, "start_us": 0, "end_us": 9} for n, file in enumerate(files)]
     stack = [frame(file, 1, "f") for file in reversed(files)]
     snapshot = snapshot_of([event("alloc", 512, 8, 1, stack)], ipygpumem={"cells": cells})
@@ -123,6 +125,16 @@ def test_long_names_shared_by_stacks():
     assert [len(snapshot.live().to_dict("stack", 30, converter)["groups"]) for _ in range(2)] == [30, 30]
     with pytest.raises(OptionError, match="characters"):
         snapshot.live().to_dict("stack", 30, converter)
+
+
+@pytest.mark.parametrize("list_lines", [lambda live: group_lines(live.by("line"), 1, 10_000), allocation_sites])
+def test_long_line_of_source_code_that_belongs_to_many_groups(list_lines):
+    events = [event("alloc", n << 9, 1, n, [frame("a.py", 1, f"f{n}")]) for n in range(1500)]
+    source = {"a.py": 1_000_000 * "x" + "\U0001f600"}
+    live = Snapshot.load({"segments": [], "device_traces": [events], "source_code": source}).peak(0).live
+    start = time.process_time()
+    assert len(list_lines(live)) == len(events)
+    assert time.process_time() - start < 0.7, "copying the line for each group took 2 s"
 
 
 @pytest.mark.parametrize("character", ["\U0001f600", "\u2028", '"', "\x07"])
